@@ -1,6 +1,6 @@
 """op_tools: look at every operator that a PyTorch program runs, capture it, and replay it elsewhere.
 
-`import op_tools` loads what OpCapture needs; everything else is loaded at its first use.
+`import op_tools` loads the modules that OpCapture needs; everything else is loaded at its first use.
 """
 
 import atexit

@@ -10,7 +10,7 @@ from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
+    """Runs a command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser_of(*words[:1]).parse_args(words)
     options.is_program = arguments is None

@@ -5,7 +5,7 @@
     model = torch.nn.Linear(8, 8).cuda()
 
 Importing this module starts it; OP_TOOLS_AS_CUDA names the accelerator ("sim": the simulated one), DITORCH_DISABLE_MOCK=1
-keeps it from starting. stop() gives everything back. docs/as_cuda.md says what each name of torch.cuda does.
+keeps it from starting. stop() gives everything back. docs/as_cuda.md describes each name of torch.cuda.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each public name of torch.cuda is on another accelerator: a function that does it, a constant, nothing, or an error
+"""The public names of torch.cuda on another accelerator: each is a function that does it, a constant, nothing, or an error
 that says why. Signatures are those of torch.cuda."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CAPABILITY = (8, 0)  # of an A100: programs ask whether bfloat16 is there
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What torch.cuda.get_device_properties() returns; constants but for name and total_memory."""
+    """The result of torch.cuda.get_device_properties(); constants but for name and total_memory."""
 
     name: str
     total_memory: int
@@ -76,7 +76,7 @@ class StreamContext:
 
 
 class CudaFunctions:
-    """The functions of torch.cuda on an accelerator. Public methods are what torch.cuda gets."""
+    """The functions of torch.cuda on an accelerator. torch.cuda gets its public methods."""
 
     def __init__(self, names: Names, unavailable_for: Iterable[str] = ()) -> None:
         self._names = names
@@ -107,8 +107,8 @@ class CudaFunctions:
     def device_count(self) -> int:
         """CUDA_VISIBLE_DEVICES limits the number; the vendor's own variable chooses which."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        there = int(self._module.device_count())
-        return there if visible is None else min(there, sum(bool(one.strip()) for one in visible.split(",")))
+        count = int(self._module.device_count())
+        return count if visible is None else min(count, sum(bool(one.strip()) for one in visible.split(",")))
 
     def current_device(self) -> int:
         return int(self._module.current_device())
@@ -148,10 +148,10 @@ class CudaFunctions:
         return torch.accelerator.current_stream(self._names.device(device))
 
     def default_stream(self, device: Device = None) -> torch.Stream:
-        found = self._call("default_stream", self._names.device(device).index)
-        if found is None:
+        default = self._call("default_stream", self._names.device(device).index)
+        if default is None:
             raise Error(f"torch.{self._names.backend} has no default_stream(); current_stream() is there")
-        stream: torch.Stream = found
+        stream: torch.Stream = default
         return stream
 
     def set_stream(self, stream: torch.Stream) -> None:
@@ -233,16 +233,16 @@ class CudaFunctions:
 
     def mem_get_info(self, device: Device = None) -> tuple[int, int]:
         """Free and total; of the machine's main memory where the accelerator does not tell."""
-        found = self._call("mem_get_info", self._names.device(device))
-        if found is None:
+        sizes = self._call("mem_get_info", self._names.device(device))
+        if sizes is None:
             page = os.sysconf("SC_PAGE_SIZE")
-            found = (page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES"))
-        return int(found[0]), int(found[1])
+            sizes = (page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES"))
+        return int(sizes[0]), int(sizes[1])
 
     def memory_stats(self, device: Device = None) -> dict[str, Any]:
-        found = self._call("memory_stats", self._names.device(device))
-        if found is not None:
-            return dict(found)
+        stats = self._call("memory_stats", self._names.device(device))
+        if stats is not None:
+            return dict(stats)
         return {
             "allocated_bytes.all.current": self.memory_allocated(device),
             "allocated_bytes.all.peak": self.max_memory_allocated(device),
@@ -266,7 +266,7 @@ class CudaFunctions:
         return []
 
 
-# --- Names that have one value here, with the reason
+# --- Names that have a constant value here, with the reason
 
 CONSTANTS: dict[str, tuple[Any, str]] = {
     "can_device_access_peer": (False, "no copies between devices without the host"),
@@ -446,13 +446,13 @@ class _NoGenerators(tuple[Any, ...]):
 
 @dataclass(frozen=True)
 class Rule:
-    """What one name of torch.cuda is.
+    """A name of torch.cuda.
 
     Attributes:
         name: the name in torch.cuda.
         kind: "mapped", "constant", "no effect", "error" or "left".
         reason: why, where it is not mapped.
-        value: what torch.cuda gets; None where it is left.
+        value: the object that torch.cuda gets; None where it is left.
     """
 
     name: str

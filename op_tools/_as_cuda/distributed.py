@@ -12,25 +12,25 @@ from .._base.core import Error
 from .names import Names
 from .patches import Patches, with_changed
 
-# What programs call the collectives of their accelerator.
+# The names that programs have for the collectives of their accelerator.
 _BACKENDS = ("nccl", "hccl", "cncl", "mccl", "xccl")
 
 
 def _own_backend(names: Names) -> str:
-    found = torch.distributed.Backend.default_device_backend_map.get(names.backend)
-    if found is None:
+    own = torch.distributed.Backend.default_device_backend_map.get(names.backend)
+    if own is None:
         raise Error(
             f"torch.distributed has no backend for {names.backend}: import the package that registers it, or name gloo"
         )
-    return str(found)
+    return str(own)
 
 
-def _backend(names: Names, given: Any) -> Any:
+def _backend(names: Names, requested: Any) -> Any:
     """A backend as init_process_group() takes it: "nccl", "cpu:gloo,cuda:nccl"."""
-    if not isinstance(given, str):
-        return given
+    if not isinstance(requested, str):
+        return requested
     parts = []
-    for part in given.lower().split(","):
+    for part in requested.lower().split(","):
         device, colon, backend = part.rpartition(":")
         own = _own_backend(names) if backend in _BACKENDS else backend
         parts.append(f"{names.rename(device)}{colon}{own}")

@@ -1,6 +1,6 @@
 """Where a program hands a device to torch: these places take the program's name for the accelerator's.
 
-Functions and types in C are renamed in C (bindings/device_names.h); what is here are their lists, and the entry points that
+Functions and types in C are renamed in C (bindings/device_names.h); here are their lists, and the entry points that
 are written in Python."""
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TENSOR_METHODS = (
 
 def c_functions() -> list[Any]:
     """The functions and methods in C that take a device."""
-    found = [getattr(torch, name) for name in TORCH_FUNCTIONS]
-    found += [getattr(torch.Tensor, name) for name in TENSOR_METHODS]
-    found += [torch.fft.fftfreq, torch.fft.rfftfreq, torch._C._nn._parse_to]
-    found += [getattr(torch._C, "_nested").nested_tensor]  # noqa: B009  (torch's stubs do not know it)
-    return [one for one in found if not inspect.isfunction(one)]
+    functions = [getattr(torch, name) for name in TORCH_FUNCTIONS]
+    functions += [getattr(torch.Tensor, name) for name in TENSOR_METHODS]
+    functions += [torch.fft.fftfreq, torch.fft.rfftfreq, torch._C._nn._parse_to]
+    functions += [getattr(torch._C, "_nested").nested_tensor]  # noqa: B009  (torch's stubs do not know it)
+    return [one for one in functions if not inspect.isfunction(one)]
 
 
 def c_types() -> list[type]:
@@ -158,9 +158,9 @@ def _profiler(patches: Patches) -> None:
         if asked is None:
             return None
         listed = list(asked)
-        there = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
-        device = [activity.PrivateUse1] if activity.PrivateUse1 in there else []
-        kept = [one for one in listed if one != activity.CUDA or one in there]
+        supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+        device = [activity.PrivateUse1] if activity.PrivateUse1 in supported else []
+        kept = [one for one in listed if one != activity.CUDA or one in supported]
         return kept + device if len(kept) < len(listed) else kept
 
     start = torch.profiler.profile.__init__
@@ -176,7 +176,7 @@ def _module_moves(patches: Patches) -> None:
 
 
 def _data_parallel(names: Names, patches: Patches) -> None:
-    """What torch.nn.DataParallel copies between devices: functions that torch has in builds for CUDA."""
+    """The copies of torch.nn.DataParallel between devices: functions that torch has in builds for CUDA."""
 
     def scatter(
         tensor: torch.Tensor, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int, _: Any

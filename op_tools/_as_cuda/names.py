@@ -16,12 +16,12 @@ OTHER_ACCELERATORS = ("npu", "mlu", "musa", "xpu")
 
 @dataclass(frozen=True)
 class Names:
-    """What is renamed.
+    """The names that are exchanged.
 
     Attributes:
         backend: torch's name of the accelerator, such as "sim".
         program: the names that the program uses for it, such as "cuda".
-        shown: what device.type says; "" for the accelerator's own name.
+        shown: the value of device.type; ""  for the accelerator's own name.
     """
 
     backend: str
@@ -48,10 +48,10 @@ class Names:
             return torch.device(self.backend, self.module.current_device())
         if isinstance(device, int):
             return torch.device(self.backend, self.module.current_device() if device < 0 else device)
-        found = torch.device(self.rename(device))
-        if found.type not in (self.backend, self.shown):
+        renamed = torch.device(self.rename(device))
+        if renamed.type not in (self.backend, self.shown):
             raise ValueError(f"Expected a {' or '.join(self.program)} device, but got: {device}")
-        return found if found.index is not None else torch.device(self.backend, self.module.current_device())
+        return renamed if renamed.index is not None else torch.device(self.backend, self.module.current_device())
 
 
 def _advice() -> str:
@@ -63,7 +63,7 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     """The names for an accelerator.
 
     Raises:
-        op_tools.Error: when this process has no such accelerator; the text says what to import.
+        op_tools.Error: when this process has no such accelerator; the text names the package to import.
     """
     if device == "sim":
         from .. import sim_device  # noqa: F401  (loads it)
@@ -71,7 +71,7 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     backend = (device or (current.type if current else "")).partition(":")[0]
     if not backend:
         raise Error(
-            f"this process has no accelerator: import its package first ({_advice()}), or name one (sim: the simulated one)"
+            f"this process has no accelerator: import its package first ({_advice()}), or name an accelerator (sim: the simulated one)"
         )
     module = getattr(torch, backend, None)
     if not isinstance(module, ModuleType) or not hasattr(module, "current_device"):

@@ -14,12 +14,12 @@ _ABSENT = object()
 def with_changed(function: Callable[..., Any], changes: Mapping[str, Callable[[Any], Any]]) -> Callable[..., Any]:
     """`function` with arguments that `changes` replaces, by their names; also where they have their default value."""
     signature = inspect.signature(function)
-    there = {name: change for name, change in changes.items() if name in signature.parameters}
+    known = {name: change for name, change in changes.items() if name in signature.parameters}
 
     @functools.wraps(function)
     def changed(*arguments: Any, **keywords: Any) -> Any:
         bound = signature.bind(*arguments, **keywords)
-        for name, change in there.items():
+        for name, change in known.items():
             before = bound.arguments.get(name, signature.parameters[name].default)
             if (after := change(before)) is not before:
                 bound.arguments[name] = after
@@ -49,7 +49,7 @@ class Patches:
         owner[name] = value
 
     def on_undo(self, action: Callable[[], Any]) -> None:
-        """Done by undo(), for what is no attribute."""
+        """Done by undo(), for changes of other kinds."""
         self._undo.append(action)
 
     def undo(self) -> None:

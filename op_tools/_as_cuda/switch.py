@@ -84,7 +84,7 @@ def start(
     """From here on, "cuda" in this process is another accelerator.
 
     Args:
-        device: the accelerator, such as "npu" or "sim"; without it OP_TOOLS_AS_CUDA, else the one that torch has.
+        device: the accelerator, such as "npu" or "sim"; without it OP_TOOLS_AS_CUDA, else torch's.
         show: device.type, str() and repr() of its devices say "cuda". Without it OP_TOOLS_AS_CUDA_SHOW, else
             DITORCH_SHOW_DEVICE_AS_CUDA, else True.
         unavailable_for: packages to which torch.cuda.is_available() says False, besides those that op_tools lists and those
@@ -102,7 +102,7 @@ def start(
     names = names_for(_chosen(device), tuple(program), show)
     listed = _from_variable("OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR")
     rules = cuda_rules(names, (*unavailable_for, *listed))
-    _device_constructors()  # torch keeps what it finds at the first call
+    _device_constructors()  # torch keeps the constructors of the first call
     device_names_start(list(names.program), names.backend, names.shown, c_types(), c_functions())
     _names = names
     try:
@@ -138,5 +138,5 @@ def is_on() -> bool:
 
 
 def rules(device: str | None = None) -> list[Rule]:
-    """What each public name of torch.cuda is on this accelerator, without a change of anything."""
+    """The public names of torch.cuda on this accelerator, without a change of anything."""
     return cuda_rules(names_for(_chosen(device), ("cuda",), True))

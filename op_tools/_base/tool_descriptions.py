@@ -129,8 +129,10 @@ def shared_names() -> frozenset[str]:
 def kinds() -> dict[str, Kind]:
     """The tools that are registered now, by name, in the order of their registration."""
     return {
-        one["name"]: Kind(**{**one, "options": _options(one["options"]), "rows": _rows(one["rows"])})
-        for one in tool_kinds()
+        declared["name"]: Kind(
+            **{**declared, "options": _options(declared["options"]), "rows": _rows(declared["rows"])}
+        )
+        for declared in tool_kinds()
     }
 
 

@@ -33,13 +33,13 @@ def captured_cases(root: Path) -> Iterator[Case]:
 
 
 def _saved_cases(root: Path, *, may_be_none: bool) -> Iterator[Case]:
-    found, problems, _ = find_calls(os.fsencode(root))
-    if not found and not may_be_none:
+    calls, problems, _ = find_calls(os.fsencode(root))
+    if not calls and not may_be_none:
         raise Error(f"{root}: holds no captured call and no recording")
     for problem in problems:
         log_warn(problem)
     cases: list[tuple[Case, bool]] = []
-    for path, *_ in found:
+    for path, *_ in calls:
         try:
             call = load_call(path)
             cases.append((_case_of(path, call), any(on_accelerator(call))))
@@ -68,7 +68,7 @@ def _case_of(path: str, call: CapturedCall) -> Case:
         return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", grad, memory)
 
     args, kwargs = map_leaves((call.args, call.kwargs), lambda one: spec(one) if isinstance(one, torch.Tensor) else one)
-    encode([list(args), kwargs])  # raises for what JSON does not hold
+    encode([list(args), kwargs])  # raises for values that JSON does not hold
     return Case.make(
         "captures",
         call.name,

@@ -1,7 +1,7 @@
-"""A case: one call of an operator, as one line of JSON that any machine can run.
+"""A case: a call of an operator, as a line of JSON that any machine can run.
 
 Everything about cases goes through here: sources make them, load_cases() (lists.py) finds and filters them, make_call()
-makes the tensors and gives what is run.
+makes the tensors and gives the call.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _BEGIN, _MODELS, _END = (
 
 @dataclass(frozen=True)
 class Case:
-    """One call. Two cases with equal ids make the same call with the same bits.
+    """A call. Two cases with equal ids make the same call with the same bits.
 
     A field has a factory in place of a default: a default is an attribute of the class, which would hide that a case of
     from_line() is not decoded yet.
     """
 
     id: str
-    """"source/op.overload/hash": the hash is of all that decides what is called and with what."""
+    """"source/op.overload/hash": the hash is of all that decides the call and its arguments."""
     source: str
     """"op_db", "models", "faults", "captures" or "mine"."""
     op: str
@@ -57,14 +57,14 @@ class Case:
     variant: str
     """"function", "method", "inplace", "out" or "error" (a call that has to raise)."""
     args: tuple[Any, ...]
-    """What it is called with; a tensor is a TensorSpec."""
+    """Its arguments; a tensor is a TensorSpec."""
     kwargs: dict[str, Any]
     gradient: bool = field(default_factory=bool)
     """A backward pass belongs to it."""
     mutation: str = field(default_factory=str)
-    """What was changed of the call that the source had: "nhwc", "strided", "alias" ...; "" for nothing."""
+    """The change of the source's call: "nhwc", "strided", "alias" ...; "" for nothing."""
     models: dict[str, int] = field(default_factory=dict)
-    """Name of a model -> how often one training step makes this call."""
+    """Name of a model -> how often a training step makes this call."""
     data: str | None = field(default_factory=lambda: None)
     """Of a captured call: its folder, which has the values."""
 
@@ -73,13 +73,13 @@ class Case:
         cls, source: str, op: str, variant: str, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any
     ) -> Case:
         """A case with the id that belongs to it. `more`: the other fields."""
-        made = cls("", source, op, more.pop("overload", ""), variant, args, kwargs, **more)
-        return replace(made, id=_id_of(made))
+        case = cls("", source, op, more.pop("overload", ""), variant, args, kwargs, **more)
+        return replace(case, id=_id_of(case))
 
     def with_changes(self, **fields: Any) -> Case:
         """A changed case, with the id that belongs to it."""
-        made = replace(self, **fields)
-        return replace(made, id=_id_of(made))
+        case = replace(self, **fields)
+        return replace(case, id=_id_of(case))
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -91,30 +91,30 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The main dtype: of the first tensor of floats, else of the first one, else of an argument dtype=; "" without."""
-        found = [one.dtype for one in self.tensors]
-        floats = [one for one in found if one.startswith(("float", "bfloat", "complex"))]
+        """The main dtype: of the first tensor of floats, else of the first tensor, else of an argument dtype=; "" without."""
+        dtypes = [one.dtype for one in self.tensors]
+        floats = [one for one in dtypes if one.startswith(("float", "bfloat", "complex"))]
         named = self.kwargs.get("dtype")
-        return next(iter([*floats, *found]), str(named).removeprefix("torch.") if named else "")
+        return next(iter([*floats, *dtypes]), str(named).removeprefix("torch.") if named else "")
 
     @property
     def layout(self) -> str:
         """The first of "expanded", "nhwc", "strided", "offset" that a tensor is, else "contiguous"."""
-        found = {one.layout for one in self.tensors}
-        return next((one for one in ("expanded", "nhwc", "strided", "offset") if one in found), "contiguous")
+        layouts = {one.layout for one in self.tensors}
+        return next((one for one in ("expanded", "nhwc", "strided", "offset") if one in layouts), "contiguous")
 
     @functools.cached_property
     def bytes(self) -> int:
         """Bytes of the memory of its tensors."""
         alone = sum(one.storage_size * one.itemsize for one in self.tensors if one.alias is None)
         shared: dict[int, int] = {}
-        for one in self.tensors:
-            if one.alias is not None:
-                shared[one.alias] = max(shared.get(one.alias, 0), one.storage_size * one.itemsize)
+        for spec in self.tensors:
+            if spec.alias is not None:
+                shared[spec.alias] = max(shared.get(spec.alias, 0), spec.storage_size * spec.itemsize)
         return alone + sum(shared.values())
 
     def to_json(self) -> str:
-        """One line, without its end."""
+        """A line, without its end."""
         return self._line
 
     @functools.cached_property
@@ -131,43 +131,43 @@ class Case:
         Raises:
             op_tools.Error: the line is no case, with the reason; or its id is not that of its content.
         """
-        made = cls.from_fields(_object(line))
-        if made.id != _id_of(made):
-            raise Error(f"case {made.id}: was changed: its content has the id {_id_of(made)}")
-        return made
+        case = cls.from_fields(_object(line))
+        if case.id != _id_of(case):
+            raise Error(f"case {case.id}: was changed: its content has the id {_id_of(case)}")
+        return case
 
     @classmethod
     def from_line(cls, line: str) -> Case:
         """The case of a line that to_json() gave, which is not checked. It is decoded when more than its id, source or op is
         asked for."""
-        made = object.__new__(cls)
+        case = object.__new__(cls)
         op = line[len(_BEGIN) : line.index('"', len(_BEGIN))]
         source, _, case_id = line[line.rindex(_END) + len(_END) : -2].partition('","id":"')
-        vars(made).update(id=case_id, source=source, op=op, _line=line)
+        vars(case).update(id=case_id, source=source, op=op, _line=line)
         if _MODELS not in line:
-            vars(made)["models"] = {}
-        return made
+            vars(case)["models"] = {}
+        return case
 
     if not TYPE_CHECKING:  # a type checker would take any name for a field
 
         def __getattr__(self, name: str) -> Any:
-            """Of what is not there: a field of a case of from_line()."""
+            """Of missing attributes: a field of a case of from_line()."""
             if name not in _DECODED or "_line" not in vars(self):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            made = self._of(json.loads(self._line))
-            vars(self).update((key, getattr(made, key)) for key in _DECODED)
+            decoded = self._of(json.loads(self._line))
+            vars(self).update((key, getattr(decoded, key)) for key in _DECODED)
             return vars(self)[name]
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Case:
-        """The case of what JSON gave. A missing id is made.
+        """The case of an object of JSON. A missing id is made.
 
         Raises:
             op_tools.Error: there are unknown fields, or values of wrong kinds.
         """
         _check(fields)
-        made = cls._of(fields)
-        return made if made.id else replace(made, id=_id_of(made))
+        case = cls._of(fields)
+        return case if case.id else replace(case, id=_id_of(case))
 
     @classmethod
     def _of(cls, fields: dict[str, Any]) -> Case:
@@ -178,7 +178,7 @@ class Case:
             or not all(isinstance(one, str) for one in kwargs)
         ):
             raise Error('a case: "args" is a list, "kwargs" is {"dict": [["name", value], ...]}')
-        given = {key: fields[key] for key in ("gradient", "mutation", "models", "data") if key in fields}
+        optional = {key: fields[key] for key in ("gradient", "mutation", "models", "data") if key in fields}
         return cls(
             fields.get("id", ""),
             fields.get("source", "mine"),
@@ -187,7 +187,7 @@ class Case:
             fields.get("variant", "function"),
             tuple(args),
             kwargs,
-            **given,
+            **optional,
         )
 
 
@@ -229,7 +229,7 @@ def _check(fields: dict[str, Any]) -> None:
 
 
 def _content(case: Case) -> dict[str, Any]:
-    """What decides the call, as JSON; nothing that is as without saying."""
+    """The facts that decide the call, as JSON; no defaults."""
     fields: dict[str, Any] = {"op": case.op, "variant": case.variant, "args": encode(list(case.args))}
     if case.kwargs:
         fields["kwargs"] = encode(case.kwargs)
@@ -264,7 +264,7 @@ class PreparedCall:
     device: torch.device
 
     def seed_generators(self) -> None:
-        """The CPU's and the device's. torch.manual_seed() seeds those of all kinds of devices: for one that is not in use it keeps
+        """The CPU's and the device's. torch.manual_seed() seeds those of all kinds of devices: for a kind that is not in use it keeps
         the seed and the stack as text, each time."""
         torch.default_generator.manual_seed(self.seed)
         if self.device.type != "cpu":
@@ -282,7 +282,7 @@ class PreparedCall:
             return self.function(*args, **kwargs)
 
     def backward(self, outputs: Any) -> list[torch.Tensor | None]:
-        """The gradients of those inputs that require one, in their order, for random gradients of the outputs.
+        """The gradients of those inputs that require them, in their order, for random gradients of the outputs.
 
         Args:
             outputs: of :meth:`run`.
@@ -292,8 +292,8 @@ class PreparedCall:
         if not targets or not wanted:
             return [None] * len(wanted)
         arriving = [self._cotangent(one, place) for place, one in enumerate(targets)]
-        # What torch.autograd.grad does after it has checked shapes, for which it imports sympy: 0.4 s in each process.
-        found = run_engine(
+        # As torch.autograd.grad does after its check of shapes, for which it imports sympy: 0.4 s in each process.
+        gradients = run_engine(
             _engine_run_backward,
             tuple(targets),
             tuple(arriving),
@@ -303,7 +303,7 @@ class PreparedCall:
             allow_unreachable=True,
             accumulate_grad=False,
         )
-        return list(found)
+        return list(gradients)
 
     def _cotangent(self, output: torch.Tensor, place: int) -> torch.Tensor:
         stride: tuple[int, ...] | None = None
@@ -312,10 +312,10 @@ class PreparedCall:
         recipe = "uniform 1 1" if self.case.mutation in ONES_ARRIVE else "normal"
         spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride, values=recipe)
         # It belongs to the case: tools that are on look at the call alone.
-        made: list[torch.Tensor] = unobserved(
+        tensors: list[torch.Tensor] = unobserved(
             tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "
         )
-        return made[0]
+        return tensors[0]
 
 
 def strided(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -324,7 +324,7 @@ def strided(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def leaves_of(tree: Any) -> list[torch.Tensor]:
-    """The tensors in what a call gave, in reading order."""
+    """The tensors in a call's result, in reading order."""
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
 
 
@@ -340,7 +340,7 @@ def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, pref
     Raises:
         op_tools.Error: the values do not fit a tensor.
     """
-    made: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     storages: dict[int, torch.Tensor] = {}
     for place, spec in enumerate(specs):
         storage = None if spec.alias is None else storages.get(spec.alias)
@@ -357,8 +357,8 @@ def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, pref
         if storage.dtype != spec.torch_dtype:
             raise Error(f"tensors with the alias {spec.alias} have several dtypes")
         tensor = storage.as_strided(spec.shape, spec.strides, spec.offset)
-        made.append(tensor.requires_grad_(True) if spec.requires_grad else tensor)
-    return made
+        tensors.append(tensor.requires_grad_(True) if spec.requires_grad else tensor)
+    return tensors
 
 
 def _storage(spec: TensorSpec, size: int, name: str, device: torch.device) -> torch.Tensor:
@@ -374,7 +374,7 @@ def _storage(spec: TensorSpec, size: int, name: str, device: torch.device) -> to
     row = torch.zeros(size, dtype=dtype)
     view, content = row.as_strided(spec.shape, spec.strides, spec.offset), elements.reshape(spec.shape)
     for dim, step in enumerate(spec.strides):
-        if step == 0 and spec.shape[dim] > 1:  # the elements along it are one element
+        if step == 0 and spec.shape[dim] > 1:  # the elements along it share their memory
             view, content = view.narrow(dim, 0, 1), content.narrow(dim, 0, 1)
     view.copy_(content)
     return row.to(device)

@@ -1,4 +1,4 @@
-"""What the dispatcher has for a device: one walk over all operators of torch."""
+"""The dispatcher's kernels for a device: a walk over all operators of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong of a device: one file with an entry for each, which has a reason and may have an end.
+"""The known failures of a device: a file with an entry for each, which has a reason and may have an end.
 
 [[exception]]
 op = 'torch\\.nn\\.functional\\.gelu'  # a regular expression for the whole name
@@ -50,7 +50,7 @@ ShapeRule = Callable[[TensorSpec], bool]
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry."""
+    """An entry."""
 
     op: re.Pattern[str]
     expect: str
@@ -85,28 +85,28 @@ class Exceptions:
         """Its time limit is SLOW_FACTOR times that of others."""
         return any(one.expect == "slow" and not self._is_over(one) and one.applies(case) for one in self._entries)
 
-    def _is_over(self, one: KnownFailure) -> bool:
-        return one.until is not None and one.until < self._today
+    def _is_over(self, entry: KnownFailure) -> bool:
+        return entry.until is not None and entry.until < self._today
 
     def apply(self, case: Case, row: Row) -> None:
         """Changes the status of a row by the first entry about it."""
         kinds = {"fail": WRONG, "unsupported": (UNSUPPORTED,)}
-        for one in self._entries:
-            if one.expect == "slow" or not one.applies(case, row.phase):
+        for entry in self._entries:
+            if entry.expect == "slow" or not entry.applies(case, row.phase):
                 continue
             if row.status in RIGHT and case.variant == "error":
                 continue  # it is about results
-            self.seen[one.place] += 1
+            self.seen[entry.place] += 1
             if row.status in RIGHT:
                 row.status = UNEXPECTED_PASS
-                row.reason = f"{one.place} is not needed: {one.reason}"
-            elif row.status not in kinds[one.expect]:
+                row.reason = f"{entry.place} is not needed: {entry.reason}"
+            elif row.status not in kinds[entry.expect]:
                 continue
-            elif self._is_over(one):
+            elif self._is_over(entry):
                 row.status = WRONG[0] if row.status == UNSUPPORTED else row.status
-                row.reason = f"{one.place} ended on {one.until}: {one.reason}. {row.reason}"
+                row.reason = f"{entry.place} ended on {entry.until}: {entry.reason}. {row.reason}"
             else:
-                row.status, row.reason = EXPECTED, f"{one.reason} ({row.status}: {row.reason})"
+                row.status, row.reason = EXPECTED, f"{entry.reason} ({row.status}: {row.reason})"
             return
 
     def not_met(self) -> list[str]:
@@ -123,63 +123,63 @@ def read_exceptions(path: str | Path | None, today: datetime.date | None = None)
     entries = []
     if path is not None:
         content = read_data(path)
-        given = content.get("exception") if isinstance(content, dict) else None
-        if not isinstance(given, list) or set(content) != {"exception"}:
+        listed = content.get("exception") if isinstance(content, dict) else None
+        if not isinstance(listed, list) or set(content) != {"exception"}:
             raise Error(f"{path}: expected a list called exception, and nothing beside it")
-        entries = [_entry(f"{path}: exception {number}", one) for number, one in enumerate(given, 1)]
+        entries = [_entry(f"{path}: exception {number}", one) for number, one in enumerate(listed, 1)]
     return Exceptions(entries, today or datetime.date.today())
 
 
-def _entry(place: str, given: Any) -> KnownFailure:
-    if not isinstance(given, dict):
+def _entry(place: str, table: Any) -> KnownFailure:
+    if not isinstance(table, dict):
         raise Error(f"{place}: is no table of {', '.join(_KEYS)}")
-    if unknown := sorted(set(given) - set(_KEYS)):
+    if unknown := sorted(set(table) - set(_KEYS)):
         raise Error(f"{place}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(_KEYS)}")
     for key in ("op", "expect", "reason"):
-        if not isinstance(given.get(key), str) or not given[key].strip():
+        if not isinstance(table.get(key), str) or not table[key].strip():
             raise Error(f"{place}: {key} is missing")
     for key, known in (("expect", EXPECTATIONS), ("phase", ("", *PHASES))):
-        if given.get(key, known[0]) not in known:
-            raise Error(f"{place}: {key} is {given[key]!r}; give one of {', '.join(filter(None, known))}")
-    dtypes = given.get("dtype", [])
+        if table.get(key, known[0]) not in known:
+            raise Error(f"{place}: {key} is {table[key]!r}; there are {', '.join(filter(None, known))}")
+    dtypes = table.get("dtype", [])
     dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes) if isinstance(dtypes, list) else None
     if dtypes is None or not all(isinstance(one, str) for one in dtypes):
         raise Error(f"{place}: dtype is a name or a list of names")
     try:
-        op = re.compile(given["op"])
+        op = re.compile(table["op"])
     except re.error as error:
-        raise Error(f"{place}: op {given['op']!r} is no regular expression: {error}") from None
+        raise Error(f"{place}: op {table['op']!r} is no regular expression: {error}") from None
     return KnownFailure(
         op,
-        given["expect"],
-        given["reason"],
+        table["expect"],
+        table["reason"],
         dtypes,
-        _shape_rule(place, given["shape"]) if "shape" in given else None,
-        given.get("phase", ""),
-        _date(place, given.get("until")),
+        _shape_rule(place, table["shape"]) if "shape" in table else None,
+        table.get("phase", ""),
+        _date(place, table.get("until")),
         place,
     )
 
 
-def _date(place: str, given: Any) -> datetime.date | None:
-    if isinstance(given, datetime.datetime):
-        return given.date()
-    if given is None or isinstance(given, datetime.date):
-        return given
+def _date(place: str, date: Any) -> datetime.date | None:
+    if isinstance(date, datetime.datetime):
+        return date.date()
+    if date is None or isinstance(date, datetime.date):
+        return date
     try:
-        return datetime.date.fromisoformat(given)
+        return datetime.date.fromisoformat(date)
     except (TypeError, ValueError):
-        raise Error(f"{place}: until is {given!r}; give a day, as 2027-06-30") from None
+        raise Error(f"{place}: until is {date!r}; give a day, as 2027-06-30") from None
 
 
 def _shape_rule(place: str, text: Any) -> ShapeRule:
     """Holds for a tensor of which all conditions hold."""
     conditions = []
     for part in re.split(r"\band\b", text if isinstance(text, str) else ""):
-        found = _CONDITION.fullmatch(part)
-        if not found or found[1] not in _MEASURES:
+        condition = _CONDITION.fullmatch(part)
+        if not condition or condition[1] not in _MEASURES:
             raise Error(
                 f"{place}: shape is {text!r}; give conditions on {', '.join(_MEASURES)}, as in rank >= 3 and elements > 1000"
             )
-        conditions.append((_MEASURES[found[1]], _COMPARE[found[2]], int(found[3])))
+        conditions.append((_MEASURES[condition[1]], _COMPARE[condition[2]], int(condition[3])))
     return lambda spec: all(compare(measure(spec), number) for measure, compare, number in conditions)

@@ -20,7 +20,7 @@ LIST = "cases.jsonl"
 
 @dataclass
 class Exported:
-    """What an export made."""
+    """The result of an export."""
 
     calls: int = 0
     problems: list[str] = field(default_factory=list)
@@ -35,11 +35,11 @@ def export_cases(
     Args:
         cases: which.
         target: the folder to write to; made where it is missing, and refused if anything is in it.
-        format: "container", or "folders" for one folder per call.
+        format: "container", or "folders" for a folder per call.
         phase: "forward" leaves gradients out.
 
     Returns:
-        how many calls were written, and what could not be.
+        how many calls were written, and which could not be.
 
     Raises:
         op_tools.Error: the target is not empty, or nothing could be written.
@@ -58,7 +58,7 @@ def export_cases(
                 outputs = prepared.run()
                 if case.gradient and phase != "forward":
                     prepared.backward(outputs)
-            except Exception as error:  # of any kind: what this machine's CPU cannot run
+            except Exception as error:  # of any kind: a call that this machine's CPU cannot run
                 done.problems.append(f"{case.id}: not exported: {str(error).partition(chr(10))[0]}")
                 continue
             written.append(case)

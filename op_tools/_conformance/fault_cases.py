@@ -1,7 +1,7 @@
 """Cases of the source "faults": calls that show faults of kernels which people reported publicly, and which samples do not
 meet: they need many equal indices, NaN at the end of a vector, points far from zero. A group is the `mutation` of its cases.
 
-They are few and made anew in each process: what a fault needs is better read here than in a list.
+They are few and made anew in each process: the needs of a fault are better read here than in a list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _constant(value: float, shape: tuple[int, ...], dtype: str, **more: Any) -> 
     return TensorSpec(shape, dtype, values=f"uniform {value!r} {value!r}", **more)
 
 
-# The gradient at NaN: one in whole vectors, another in what is left behind the last of them.
+# The gradient at NaN: in whole vectors, and in the elements behind the last of them.
 _ACTIVATIONS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     *((f"torch.nn.functional.{name}", ()) for name in ("hardtanh", "relu6", "hardshrink", "softshrink", "elu", "celu")),
     *(
@@ -88,7 +88,7 @@ def _equal_indices() -> Iterator[Case]:
 
 
 def _large_means() -> Iterator[Case]:
-    """A variance in one pass, mean(x²) - mean(x)², has no digit left."""
+    """A variance in a single pass, mean(x²) - mean(x)², has no digit left."""
     shape = (2, 8, 32, 32)
     for stride in (None, channels_last(shape)):
         x = TensorSpec(shape, "float32", stride, values="uniform 9998.0 10002.0")
@@ -123,7 +123,7 @@ def _far_away() -> Iterator[Case]:
 
 
 def _overlap() -> Iterator[Case]:
-    """In-place calls that read what they write, at other places: copies give one result, each order of a loop another."""
+    """In-place calls that read what they write, at other places: copies give the right result, each order of a loop another."""
     for dtype in ("float32", "int64"):
         recipe = "integers 1 9" if dtype == "int64" else "normal"
         make = functools.partial(TensorSpec, dtype=dtype, values=recipe, alias=0)

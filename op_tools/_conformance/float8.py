@@ -1,5 +1,5 @@
 """Cases of the 8-bit floating-point dtypes. Torch's sample database has two operators of them; the CPU has about twenty:
-conversions, and what copies, moves, fills and compares elements. They belong to the suite op_db."""
+conversions, and operators that copy, move, fill and compare elements. They belong to the suite op_db."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def float8_cases() -> Iterator[Case]:
     """Those that the CPU runs."""
     for name in DTYPES:
         for case in (*_conversions(name), *_moves(name)):
-            if (found := first_that_runs(case)) is not None:
-                yield found
+            if (runnable := first_that_runs(case)) is not None:
+                yield runnable
 
 
 def _case(op: str, *args: Any, variant: str = "function", gradient: bool = False, **kwargs: Any) -> Case:

@@ -1,6 +1,6 @@
-"""Golden data: what cases gave on another device, or in float64, saved in a folder. `gen` writes it, `run --golden` judges by it.
+"""Golden data: results of cases on another device, or in float64, saved in a folder. `gen` writes it, `run --golden` judges by it.
 
-A folder has golden.json, which says what made it, and a file for each case that torch.load opens. They are read without
+A folder has golden.json, which names its maker, and a file for each case that torch.load opens. They are read without
 running code that is in them.
 """
 
@@ -42,15 +42,15 @@ def in_float64(call: PreparedCall, change: Callable[[torch.Tensor], torch.Tensor
 
     Args:
         call: on the CPU.
-        change: what else is done to such a tensor.
+        change: a further change of such a tensor.
     """
     wide: dict[int, torch.Tensor] = {}
 
     def widened(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             if id(leaf) not in wide:
-                made = change(leaf.detach().to(_wide(leaf.dtype)))
-                wide[id(leaf)] = made.requires_grad_(leaf.requires_grad)
+                changed = change(leaf.detach().to(_wide(leaf.dtype)))
+                wide[id(leaf)] = changed.requires_grad_(leaf.requires_grad)
             return wide[id(leaf)]
         return _wide(leaf) if isinstance(leaf, torch.dtype) else leaf
 
@@ -80,15 +80,15 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class GoldenWriter:
-    """Runs cases on a device and keeps what they give."""
+    """Runs cases on a device and keeps their results."""
 
     device: torch.device
     folder: Path
     kind: str
-    """One of KINDS."""
+    """Of KINDS."""
 
     def rows(self, case: Case) -> list[Row]:
-        """One row: "passed" where the case is saved."""
+        """A row: "passed" where the case is saved."""
         row = row_of(case, method=self.kind, reference=str(self.device))
         try:
             self._keep(case, row)
@@ -102,8 +102,8 @@ class GoldenWriter:
             return
 
         def make() -> PreparedCall:
-            made = make_call(case, self.device)
-            return in_float64(made) if self.kind == "float64" else made
+            call = make_call(case, self.device)
+            return in_float64(call) if self.kind == "float64" else call
 
         call = make()
         call.seed_generators()
@@ -138,12 +138,12 @@ class GoldenWriter:
 
 
 def _for_files(tensors: Any) -> list[Any]:
-    """What files hold: without lazy conjugates and parts of larger memory."""
+    """A tensor for a file: without lazy conjugates and parts of larger memory."""
     return [None if one is None else one.resolve_conj().resolve_neg().clone() for one in tensors]
 
 
 def write_facts(folder: Path, kind: str, facts: dict[str, Any]) -> None:
-    """Says what golden data is of."""
+    """Writes the maker of golden data."""
     content = {"format": FORMAT, "kind": kind, **facts}
     (folder / FACTS_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -199,15 +199,15 @@ class GoldenJudge(Judge):
             status = UNSUPPORTED if refused(attempt.error) else FAILED
             phase = "backward" if attempt.in_backward else ""
             return [row_of(case, phase, status=status, reason=with_type(attempt.error), blamed=case.op)]
-        found = attempt.outputs()
+        outputs = attempt.outputs()
         if self.golden.kind == "digests":
-            return self._by_digests(case, saved, found)
-        return self._by_values(case, saved, found)
+            return self._by_digests(case, saved, outputs)
+        return self._by_values(case, saved, outputs)
 
-    def _by_digests(self, case: Case, saved: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
+    def _by_digests(self, case: Case, saved: tuple[list[Any], list[Any]], outputs: Outputs) -> list[Row]:
         ours = (
-            [digest_of(one) for one in found.results],
-            ["" if one is None else digest_of(one) for one in found.gradients],
+            [digest_of(one) for one in outputs.results],
+            ["" if one is None else digest_of(one) for one in outputs.gradients],
         )
         if ours != saved:
             return super().judge(case, make_call(case, self.device))
@@ -215,21 +215,21 @@ class GoldenJudge(Judge):
         assert self.golden is not None
         return [row_of(case, phase, method="bits", reference=self.golden.device) for phase in phases]
 
-    def _by_values(self, case: Case, saved: tuple[list[Any], list[Any]], found: Outputs) -> list[Row]:
+    def _by_values(self, case: Case, saved: tuple[list[Any], list[Any]], outputs: Outputs) -> list[Row]:
         assert self.golden is not None
         saved_is_float64 = self.golden.kind == "float64"
         reference = f"cpu, {self.golden.device} in float64" if saved_is_float64 else f"{self.golden.device}, float64"
         rows = {phase: row_of(case, phase, reference=reference) for phase in ("", "backward")[: 1 + case.gradient]}
         sides = _Sides(case, self.golden.kind, Outputs(*saved), self.method or "relative")
-        for place, (phase, name, tensor) in enumerate(found.named()):
+        for place, (phase, name, tensor) in enumerate(outputs.named()):
             _note(rows[phase], name, sides.judged(place, tensor))
-        if (len(found.results), len(found.gradients)) != (len(saved[0]), len(saved[1])):
-            rows[""].status, rows[""].reason = FAILED, f"{len(found.results)} results instead of {len(saved[0])}"
+        if (len(outputs.results), len(outputs.gradients)) != (len(saved[0]), len(saved[1])):
+            rows[""].status, rows[""].reason = FAILED, f"{len(outputs.results)} results instead of {len(saved[0])}"
         return list(rows.values())
 
 
 def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
-    """Takes a verdict about one tensor into the row: the first failure, else the one nearest to its limit."""
+    """Takes a verdict about a tensor into the row: the first failure, else the result nearest to its limit."""
     if row.status == FAILED:
         return
     share = verdict.get("number", 0.0) / verdict["limit"] if verdict.get("limit") else 0.0
@@ -248,7 +248,7 @@ def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
 
 
 class _Sides:
-    """What results are judged by, made where it is asked for."""
+    """The references of results, made where they are asked for."""
 
     def __init__(self, case: Case, kind: str, saved: Outputs, method: str) -> None:
         self._case, self._kind, self._method = case, kind, method
@@ -257,7 +257,7 @@ class _Sides:
         self._largest = max((size for spec in case.tensors for size in spec.shape), default=1)
 
     def _run(self, key: str, change: Callable[[PreparedCall], PreparedCall]) -> list[torch.Tensor | None]:
-        """What the case gives on the CPU."""
+        """The results of the case on the CPU."""
         if key not in self._made:
             attempt = run_call(change(make_call(self._case, CPU)), CPU)
             self._made[key] = [] if attempt.error else [one for _, _, one in attempt.outputs().named()]
@@ -276,7 +276,7 @@ class _Sides:
         return self._run(f"changed {sample}", change)
 
     def judged(self, place: int, result: torch.Tensor | None) -> dict[str, Any]:
-        """The verdict about one tensor."""
+        """The verdict about a tensor."""
         saved = _at(self._kept, place)
         if result is None or saved is None:
             if (result is None) == (saved is None):
@@ -290,11 +290,11 @@ class _Sides:
             reference = _at(self._run("plain", lambda call: call), place)
         else:
             golden = _at(self._run("float64", in_float64), place)
-        found = self._asked(result, reference, golden, [])
-        if found["verdict"] == Verdict.DIFFERS:
+        verdict = self._asked(result, reference, golden, [])
+        if verdict["verdict"] == Verdict.DIFFERS:
             # Not in a callback: the judge computes without autograd.
-            found = self._asked(result, reference, golden, [_at(self._changed(sample), place) for sample in range(3)])
-        return found
+            verdict = self._asked(result, reference, golden, [_at(self._changed(sample), place) for sample in range(3)])
+        return verdict
 
     def _asked(
         self,

@@ -1,4 +1,4 @@
-"""Lists of cases: files of JSON lines, one for each suite and minor version of torch; what is wanted of them."""
+"""Lists of cases: files of JSON lines, a file for each suite and minor version of torch; and filters of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load_cases(
 
 
 def list_of(suite: str) -> Path:
-    """The list of a suite in the package: that of this torch's minor version, else the newest older one.
+    """The list of a suite in the package: that of this torch's minor version, else of the newest older version.
 
     Raises:
         op_tools.Error: there is none.
@@ -171,12 +171,12 @@ def read_mine(path: Path) -> Iterator[Case]:
         op_tools.Error: with file and place; YAML needs a library.
     """
     if path.suffix in (".yaml", ".yml"):
-        given = read_data(path)
-        if not isinstance(given, list):
+        listed = read_data(path)
+        if not isinstance(listed, list):
             raise Error(f"{path}: is no list of cases")
     else:
-        given = _json_objects(path)
-    for number, fields in enumerate(given, 1):
+        listed = _json_objects(path)
+    for number, fields in enumerate(listed, 1):
         try:
             if not isinstance(fields, dict):
                 raise Error("a case: is no object")
@@ -193,8 +193,8 @@ def _json_objects(path: Path) -> list[Any]:
     lines = _lines_of(path)
     try:
         if (text := "\n".join(lines)).lstrip().startswith("["):
-            given: list[Any] = json.loads(text)
-            return given
+            listed: list[Any] = json.loads(text)
+            return listed
         return [json.loads(one) for one in lines if one.strip()]
     except (ValueError, RecursionError) as error:
         raise Error(f"{path}: is no JSON: {error}") from None
@@ -219,14 +219,14 @@ def source_cases(
         raise Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
     if suite:
         return (case for case in read_list(Path(suite)) if case.source in sources)
-    found: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
+    lists: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
     if "faults" in sources:
-        found.append(fault_cases())
+        lists.append(fault_cases())
     if "captures" in sources:
-        found += [captured_cases(path) for path in captures]
+        lists += [captured_cases(path) for path in captures]
     if "mine" in sources:
-        found += [read_mine(path) for path in mine]
-    return itertools.chain.from_iterable(found)
+        lists += [read_mine(path) for path in mine]
+    return itertools.chain.from_iterable(lists)
 
 
 def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
@@ -254,8 +254,8 @@ def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
 
 
 def _near(name: str, known: list[str]) -> str:
-    found = near_names(name, known)
-    return f"did you mean {' or '.join(found)}? " if found else ""
+    near = near_names(name, known)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _checked(wanted: Filter) -> re.Pattern[str] | None:

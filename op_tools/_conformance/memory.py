@@ -1,4 +1,4 @@
-"""What cases need of the main memory, and what there is: the largest of real models do not fit beside each other."""
+"""Main memory: the need of cases, and the free memory: the largest of real models do not fit beside each other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def needed_by(case: Case) -> int:
 
 
 def free_bytes() -> int:
-    """What this process and those that it starts may still take of the machine, or of the container."""
+    """The memory of the machine, or of the container, that this process and its children may still take."""
     free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-        free = [int(lines["MemAvailable"].split()[0]) * 1024]  # also what files may give back
+        free = [int(lines["MemAvailable"].split()[0]) * 1024]  # also memory that files may give back
         limit, used = ((_CONTAINER / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))
         free.append(int(limit) - int(used))
-    except (OSError, KeyError, ValueError):  # no container, or one without a limit ("max")
+    except (OSError, KeyError, ValueError):  # no container, or a container without a limit ("max")
         pass
     return min(free)

@@ -1,7 +1,7 @@
-"""Cases of models: the torch functions that one training step calls, with real shapes, and how often.
+"""Cases of models: the torch functions that a training step calls, with real shapes, and how often.
 
 A call is recorded as the program writes it (torch.nn.functional.conv2d), and runs forward and backward when it is a case:
-each device takes its own kernels for it, which aten overloads recorded on one device would fix. Shapes, dtypes, strides and
+each device takes its own kernels for it, which aten overloads recorded on a device would fix. Shapes, dtypes, strides and
 other arguments are recorded, no values, so a model may live on the meta device, at its real size.
 """
 
@@ -73,8 +73,8 @@ class StepRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         case = self._case(func, args, kwargs or {})  # before the call, which may change shapes
         result = func(*args, **(kwargs or {}))
-        if case is not None and (made := leaves_of(result)) and case.tensors:
-            if case.gradient and not any(one.requires_grad for one in made):
+        if case is not None and (tensors := leaves_of(result)) and case.tensors:
+            if case.gradient and not any(one.requires_grad for one in tensors):
                 case = without_gradient(case)
             self.counts[case.id] += 1
             self.cases.setdefault(case.id, case)
@@ -91,7 +91,7 @@ class StepRecorder(TorchFunctionMode):
             return None
 
     def restart(self) -> None:
-        """Forgets what was counted: another step begins."""
+        """Forgets the counts: another step begins."""
         self.counts.clear()
 
     def take(self, model: str) -> list[Case]:
@@ -160,7 +160,7 @@ def _indices(index: Any, shape: tuple[int, ...]) -> Any:
     """An index whose tensors of integers lie within the dimensions that they stand for."""
     dims = iter(shape)
 
-    def one(item: Any) -> Any:
+    def within(item: Any) -> Any:
         if isinstance(item, TensorSpec) and item.dtype != "bool":
             return replace(item, values=_below(next(dims, 1)))
         for _ in range(
@@ -174,21 +174,21 @@ def _indices(index: Any, shape: tuple[int, ...]) -> Any:
             return map_specs(
                 index, lambda spec: spec if spec.dtype == "bool" else replace(spec, values=_below(min(shape)))
             )
-        return tuple(one(item) for item in index)
-    return one(index)
+        return tuple(within(item) for item in index)
+    return within(index)
 
 
 def merged(cases: Sequence[Case]) -> list[Case]:
     """Cases of several models: each once, with the calls of all."""
-    found: dict[str, Case] = {}
+    merged: dict[str, Case] = {}
     for case in cases:
-        known = found.get(case.id)
-        found[case.id] = case if known is None else replace(known, models={**known.models, **case.models})
-    return list(found.values())
+        known = merged.get(case.id)
+        merged[case.id] = case if known is None else replace(known, models={**known.models, **case.models})
+    return list(merged.values())
 
 
 def record_program(arguments: Sequence[str], model: str) -> tuple[list[Case], str]:
-    """Runs a program and records one of its training steps.
+    """Runs a program and records a training step.
 
     Args:
         arguments: the script and its arguments.
@@ -221,12 +221,12 @@ def record_program(arguments: Sequence[str], model: str) -> tuple[list[Case], st
     finally:
         handle.remove()
         sys.argv, sys.path = before
-    # The first step has what is done once: the making of weights, of data, of the optimizer's state.
+    # The first step has calls that are made once: the making of weights, of data, of the optimizer's state.
     which = "the second training step" if len(steps) > 1 else "the whole program up to its first training step"
     if not steps:
         which = "the whole program, which has no step of an optimizer"
     recorder.counts = steps[1] if len(steps) > 1 else steps[0] if steps else recorder.counts
-    found = recorder.take(model)
-    if not found:
+    cases = recorder.take(model)
+    if not cases:
         raise Error(f"{script}: called no torch function with tensors")
-    return found, which
+    return cases, which

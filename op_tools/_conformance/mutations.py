@@ -1,6 +1,6 @@
 """Changed cases: other layouts, dtypes, sizes and aliases of a call that a source has.
 
-A mutation gives None where it changes nothing. Whether a changed call is still one that the operator allows, its caller
+A mutation gives None where it changes nothing. Whether the operator still allows a changed call, its caller
 finds out: the sources run it on the CPU.
 """
 
@@ -18,7 +18,7 @@ _Change = Callable[[TensorSpec], TensorSpec]
 
 
 def mutated(case: Case, name: str) -> Case | None:
-    """The case with one of MUTATIONS; None where nothing of it changes, or it would mean nothing: where the call was saved with its
+    """The case with a change of MUTATIONS; None where nothing of it changes, or it would mean nothing: where the call was saved with its
     values; and gaps, which no copy of a tensor keeps, for operators that read them."""
     if case.data is not None or (name == "strided" and "as_strided" in case.op):
         return None
@@ -63,7 +63,7 @@ def _offset(spec: TensorSpec) -> TensorSpec:
 
 
 def _expanded(spec: TensorSpec) -> TensorSpec:
-    """The elements along the first dimension are one element in memory."""
+    """The elements along the first dimension share their memory."""
     if not _is_plain(spec) or spec.shape[0] < 2 or not isinstance(spec.values, str):
         return spec
     if not values_fill(spec):

@@ -1,6 +1,6 @@
 """The cases that torch's sample database (op_db) makes.
 
-Each sample runs on the CPU; which torch function it calls, and with what, is a case, and the case is run: one that the CPU
+Each sample runs on the CPU; the torch function that it calls, with its arguments, is a case, and the case is run: a case that the CPU
 refuses is left out. So a list of cases needs nothing of torch.testing.
 """
 
@@ -45,15 +45,15 @@ SAMPLES = {
 }
 _MUTATED = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1}
 _VARIED = {torch.float32: 3}
-"""Samples as methods, in place and with out=; one of the other dtypes."""
+"""Samples as methods, in place and with out=; a sample of the other dtypes."""
 _MOST = 200
-"""Of one operator and dtype that are looked at."""
+"""Of an operator and dtype, that are looked at."""
 _LONGEST = 4000
 """Characters of a case: the list is part of the package."""
 _INDICES = re.compile(
     "index|scatter|gather|take|put|embedding|select|unpool|search|bucket|one_hot|repeat|loss|split|unravel"
 )
-"""Functions whose integers mean places, or which write to one place twice where they are drawn at random."""
+"""Functions whose integers mean places, or which write to a place twice where they are drawn at random."""
 
 _NO_KERNEL = "not implemented for"  # of torch's message: an operator has no kernel for a dtype
 
@@ -141,7 +141,7 @@ def _has_a_form(tensor: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a case did on the CPU."""
+    """The outcome of a case on the CPU."""
 
     overload: str
     """Of the dispatcher's operator that has the name of the function; "" where none was called."""
@@ -183,7 +183,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def first_that_runs(*forms: Case) -> Case | None:
-    """The first form of a case that the CPU runs, with its gradient if it can. All but the last one may make no NaN and no
+    """The first form of a case that the CPU runs, with its gradient if it can. All but the last form may make no NaN and no
     infinity."""
     for form in forms:
         for case in (form, without_gradient(form)):
@@ -197,7 +197,7 @@ def first_that_runs(*forms: Case) -> Case | None:
 
 
 class Collector:
-    """The cases of op_db, and what could not be one."""
+    """The cases of op_db, and the samples that could not be cases."""
 
     def __init__(self, *, changed: bool = True) -> None:
         self.left_out: Counter[str] = Counter()
@@ -246,12 +246,12 @@ class Collector:
 
     def _samples(self, op: Any, dtype: torch.dtype, count: int, gradients: bool) -> list[Any]:
         try:
-            found = samples_of(op, dtype, _MOST, gradients)
+            samples = samples_of(op, dtype, _MOST, gradients)
         except Exception:  # of any kind: it needs a GPU, or a package
             self.left_out["samples that cannot be made on the CPU"] += 1
             return []
-        step = max(1, len(found) // count)
-        return found[::step][:count]
+        step = max(1, len(samples) // count)
+        return samples[::step][:count]
 
     def _calls(self, function: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], variant: str) -> list[Case]:
         """The torch calls that a sample makes, as cases that the CPU runs."""
@@ -264,7 +264,7 @@ class Collector:
             self.left_out["samples that the CPU refuses"] += 1
             return []
         self.left_out.update(mode.refused)
-        found = []
+        cases = []
         for forms in mode.calls:
             if variant in ("inplace", "out") and forms[0].variant != variant:
                 continue  # the copy in front of it
@@ -272,8 +272,8 @@ class Collector:
             if case is None:
                 self.left_out["calls that the CPU refuses as a case"] += 1
             else:
-                found.append(case)
-        return found
+                cases.append(case)
+        return cases
 
     def _mutations(self, case: Case, first: bool) -> Iterator[Case]:
         """`first`: with adversarial values, too."""
@@ -284,9 +284,9 @@ class Collector:
                 continue
             if name in ("denormal", "nan", "inf", "boundary"):
                 changed = without_gradient(changed)
-            found = first_that_runs(changed)
-            if found is not None:
-                yield found
+            runnable = first_that_runs(changed)
+            if runnable is not None:
+                yield runnable
 
     def _out(self, op: Any, sample: Any, variants: tuple[str, ...]) -> Iterator[Case]:
         seed(1)
@@ -319,7 +319,7 @@ class Collector:
 
     def _raising(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case | None:
         try:
-            # The function itself: what its arguments are parsed for raises before a mode sees the call.
+            # The function itself: the parser of its arguments raises before a mode sees the call.
             case = without_gradient(case_of("op_db", op.op, args, kwargs, values.packed)).with_changes(variant="error")
         except RuntimeError as error:  # ours, and torch's of tensors of unusual kinds
             self.left_out[str(error).partition("\n")[0]] += 1
@@ -329,7 +329,7 @@ class Collector:
         except NotImplementedError:
             return None
         except Exception as error:
-            # Of what the CPU lacks, another device may have a kernel.
+            # Another device may have a kernel that the CPU lacks.
             return None if _NO_KERNEL in str(error) else case
         self.left_out["error inputs that raise nothing as a case"] += 1
         return None

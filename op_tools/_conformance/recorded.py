@@ -1,4 +1,4 @@
-"""A live call as a case: what torch_function modes see, for the sources that watch programs."""
+"""A live call as a case, as torch_function modes see it, for the sources that watch programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def case_of(source: str, function: Any, args: tuple[Any, ...], kwargs: dict[str,
 
     Args:
         source: of the case.
-        function: what a torch_function mode was handed.
+        function: the function that a torch_function mode was handed.
         args: of the call.
         kwargs: of the call.
         values: how the elements of each tensor are made.
@@ -40,11 +40,11 @@ def case_of(source: str, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     if find(name) is None:
         raise Error("functions that no file may name")
     specs = _Specs(values)
-    given = specs.with_aliases((specs.of(list(args)), {key: specs.of(value, key) for key, value in kwargs.items()}))
-    encode(list(given))  # raises for what JSON does not hold
-    gradient = any(one.requires_grad for one in specs.made) and torch.is_grad_enabled()
+    arguments = specs.with_aliases((specs.of(list(args)), {key: specs.of(value, key) for key, value in kwargs.items()}))
+    encode(list(arguments))  # raises for values that JSON does not hold
+    gradient = any(one.requires_grad for one in specs.list) and torch.is_grad_enabled()
     variant = variant_of(name, function, args, kwargs)
-    case = Case.make(source, name, variant, tuple(given[0]), given[1], gradient=gradient and variant != "out")
+    case = Case.make(source, name, variant, tuple(arguments[0]), arguments[1], gradient=gradient and variant != "out")
     return case if case.gradient else without_gradient(case)
 
 
@@ -64,7 +64,7 @@ def variant_of(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def changes_first(name: str) -> bool:
-    """Whether a function, or an operator, has the name of one that changes its first argument."""
+    """Whether a function, or an operator, has the name of a function that changes its first argument."""
     return _OWN.fullmatch(base_name(name)) is not None
 
 
@@ -82,11 +82,11 @@ def _in_place_flag(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class _Specs:
-    """Tensors of one call as specs: those of one storage have one alias."""
+    """Tensors of a call as specs: those that share a storage have the same alias."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.made: list[TensorSpec] = []
+        self.list: list[TensorSpec] = []
         self.memories: list[tuple[int, torch.dtype]] = []
         """Of each tensor."""
 
@@ -122,12 +122,12 @@ class _Specs:
             self.values(tensor),
             bool(tensor.requires_grad),
         )
-        self.made.append(spec)
+        self.list.append(spec)
         self.memories.append((tensor.untyped_storage()._cdata, tensor.dtype))
         return spec
 
     def with_aliases(self, tree: Any) -> Any:
-        """The tree, in which tensors of one storage have one alias; others lie near the begin of theirs."""
+        """The tree, in which tensors that share a storage have the same alias; others lie near the begin of theirs."""
         count = Counter(self.memories)
         shared = [memory for memory in dict.fromkeys(self.memories) if count[memory] > 1]
         memories = iter(self.memories)

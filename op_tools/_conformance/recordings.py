@@ -47,7 +47,7 @@ def recorded_cases(path: Path) -> Iterator[Case]:
     recording = read_recording(path)
     if recording.damage:
         log_warn(f"{path}: is damaged, {recording.damage}: the calls before that are cases")
-    calls, left_out, known, made = _calls_of(recording), Counter[str](), set[Any](), 0
+    calls, left_out, known, count_of_cases = _calls_of(recording), Counter[str](), set[Any](), 0
     for call, gradients in calls:
         if (facts := _facts(call, gradients)) in known:
             continue
@@ -57,11 +57,11 @@ def recorded_cases(path: Path) -> Iterator[Case]:
         except Error as error:
             left_out[f"{call.op}: {error}".partition("\n")[0]] += 1
         else:
-            made += 1
+            count_of_cases += 1
             yield case
     for reason, count in left_out.items():
         log_warn(f"{path}: {count} different calls are no cases: {reason}")
-    if not made:
+    if not count_of_cases:
         raise Error(f"{path}: no call of it can be a case")
 
 
@@ -80,16 +80,16 @@ def _calls_of(recording: Recording) -> list[tuple[RecordedCall, frozenset[int]]]
 
 
 def _number(place: str) -> int:
-    found = _RESULT.fullmatch(place)
-    return int(found[1] or 0) if found else 0
+    match = _RESULT.fullmatch(place)
+    return int(match[1] or 0) if match else 0
 
 
 def _facts(call: RecordedCall, gradients: frozenset[int]) -> Any:
     """All that decides the case but the limits of its values: those of the first such call are taken."""
     numbers: dict[int, int] = {}
     inputs = tuple(
-        (place, one.dtype, one.shape, one.stride, numbers.setdefault(one.number, len(numbers)))
-        for place, one in call.inputs
+        (place, tensor.dtype, tensor.shape, tensor.stride, numbers.setdefault(tensor.number, len(numbers)))
+        for place, tensor in call.inputs
     )
     return call.op, call.scalars, inputs, gradients
 
@@ -105,7 +105,7 @@ def _case_of(call: RecordedCall, gradients: frozenset[int]) -> Case:
         _put(tree, place, DEVICE if place == "kwargs.device" else _value_of(value))
     args = tuple(_built(tree["args"])) if tree["args"] else ()
     kwargs = {str(key): _built(value) for key, value in tree["kwargs"].items()}
-    encode([list(args), kwargs])  # raises for what JSON does not hold
+    encode([list(args), kwargs])  # raises for values that JSON does not hold
     variant = variant_of(call.op, function, args, kwargs)
     problem = ""
     for form in _forms(call.op, args):
@@ -117,19 +117,19 @@ def _case_of(call: RecordedCall, gradients: frozenset[int]) -> Case:
 
 
 def _scalars(call: RecordedCall) -> dict[str, Any]:
-    found = json.loads(call.scalars) if call.scalars else {}
-    if not isinstance(found, dict) or "hash" in found:
+    scalars = json.loads(call.scalars) if call.scalars else {}
+    if not isinstance(scalars, dict) or "hash" in scalars:
         raise Error("arguments that are too long for a recording")
-    return found
+    return scalars
 
 
 def _put(tree: dict[int | str, Any], place: str, value: Any) -> None:
     """Puts a value where "args[1][0]" or "kwargs.dim" says."""
-    found = _PLACE.fullmatch(place)
-    if found is None:
+    match = _PLACE.fullmatch(place)
+    if match is None:
         raise Error(f"an argument at {place}")
-    steps: list[int | str] = [found[1]]
-    steps += [name or int(number) for number, name in _STEP.findall(found[2])]
+    steps: list[int | str] = [match[1]]
+    steps += [name or int(number) for number, name in _STEP.findall(match[2])]
     for step in steps[:-1]:
         tree = tree.setdefault(step, {})
         if not isinstance(tree, dict):
@@ -138,7 +138,7 @@ def _put(tree: dict[int | str, Any], place: str, value: Any) -> None:
 
 
 def _built(tree: Any) -> Any:
-    """Lists and dicts of what _put() made. A recording leaves out None, so that it is what stands between others."""
+    """Lists and dicts of the tree of _put(). A recording leaves out None, so that gaps between other values are None."""
     if not isinstance(tree, dict):
         return tree
     if all(isinstance(key, int) for key in tree):
@@ -162,10 +162,10 @@ def _value_of(value: Any) -> Any:
         return _FLOATS[value]
     if value == "...":
         return ...
-    if found := _SLICE.fullmatch(value):
-        return slice(*(None if one == "None" else int(one) for one in found.groups()))
-    if found := _COMPLEX.fullmatch(value):
-        return complex(float(found[1]), float(found[2]))
+    if match := _SLICE.fullmatch(value):
+        return slice(*(None if one == "None" else int(one) for one in match.groups()))
+    if match := _COMPLEX.fullmatch(value):
+        return complex(float(match[1]), float(match[2]))
     named = getattr(torch, value.removeprefix("torch."), None) if value.startswith("torch.") else None
     return value if named is None else named
 
@@ -217,7 +217,7 @@ def _problem(case: Case, call: RecordedCall) -> str:
         return ""
     except Exception as error:  # whatever an operator raises
         return "" if "meta" in str(error) else f"raises when it is made of the recording: {error}"[:200]
-    # Of several results the later ones may be another device's own: what it keeps for the backward pass.
-    made = [(tuple(one.shape), str(one.dtype)) for one in leaves_of(result)[:1]]
+    # Of several results the later ones may be another device's own: values for its backward pass.
+    results = [(tuple(one.shape), str(one.dtype)) for one in leaves_of(result)[:1]]
     expected = [(one.shape, one.dtype) for place, one in call.outputs if place.startswith("result")][:1]
-    return "" if made == expected else "the recording does not tell its arguments: results have other shapes"
+    return "" if results == expected else "the recording does not tell its arguments: results have other shapes"

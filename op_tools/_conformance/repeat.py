@@ -1,4 +1,4 @@
-"""What two runs of the same call show: other bits, memory that is not freed, numbers of another device's generator."""
+"""Differences of two runs of the same call: other bits, memory that is not freed, numbers of another device's generator."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _LEAKING_RUNS, _MOST_RUNS = 4, 8
-_PIECE = 1 << 20  # bytes that are compared at once: what numpy makes of them stays in the cache
+_PIECE = 1 << 20  # bytes that are compared at once: numpy's temporaries stay in the cache
 
 
 @dataclass
 class Outputs:
-    """What a call gave, on the CPU."""
+    """The results of a call, on the CPU."""
 
     results: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
 
     def named(self) -> Iterator[tuple[str, str, torch.Tensor | None]]:
         """(phase of the pass, name, tensor) of each."""
-        for place, one in enumerate(self.results):
-            yield "", f"result {place}", one
+        for place, result in enumerate(self.results):
+            yield "", f"result {place}", result
         for place, gradient in enumerate(self.gradients):
             yield "backward", f"gradient {place}", gradient
 
@@ -62,23 +62,23 @@ def digest_of(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether form and elements are equal; where the layouts have no elements in an order, they are taken to be."""
-    a, b = _elements(one), _elements(other)
+    a, b = _elements(tensor), _elements(other)
     if a is None or b is None:
         return a is b
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
         return False
     return all(np.array_equal(a[at : at + _PIECE], b[at : at + _PIECE]) for at in range(0, a.size, _PIECE))
 
 
-def find_differences(one: Outputs, other: Outputs) -> list[tuple[str, str]]:
-    """(phase of the pass, name) of what has other bits."""
-    found = []
-    for (phase, name, a), (_, _, b) in zip(one.named(), other.named(), strict=False):
+def find_differences(outputs: Outputs, other: Outputs) -> list[tuple[str, str]]:
+    """(phase of the pass, name) of results with other bits."""
+    differing = []
+    for (phase, name, a), (_, _, b) in zip(outputs.named(), other.named(), strict=False):
         if (a is None) != (b is None) or (a is not None and b is not None and not same_bits(a, b)):
-            found.append((phase, name))
-    return found
+            differing.append((phase, name))
+    return differing
 
 
 def _module_of(device: torch.device) -> Any:
@@ -98,7 +98,7 @@ def allocated(device: torch.device) -> int | None:
 
 
 def first_and_leak(run: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
-    """What the first run of a call gave, and the bytes that a run leaves behind; 0 where fewer than four of eight do."""
+    """The results of the first run of a call, and the bytes that a run leaves behind; 0 where fewer than four of eight do."""
     before, left = allocated(device), list[int]()
     first = run()
     for number in range(_MOST_RUNS):
@@ -110,7 +110,7 @@ def first_and_leak(run: Callable[[], Result], device: torch.device) -> tuple[Res
         # Once it grew, a run without growth does not end it: memory of an earlier call may be freed in that moment.
         if before is None or after is None or (after == before and not left):
             break
-        if after > before and number > 0:  # else what was there before was freed meanwhile
+        if after > before and number > 0:  # else earlier memory was freed meanwhile
             left.append(after - before)
         if len(left) == _LEAKING_RUNS:
             return first, min(left)

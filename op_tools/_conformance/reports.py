@@ -20,7 +20,7 @@ _JUNIT = {
     ERROR: "error",
     **dict.fromkeys((UNSUPPORTED, EXPECTED, NOT_JUDGED), "skipped"),
 }
-# What XML 1.0 cannot hold.
+# Characters that XML 1.0 cannot hold.
 _CONTROL = {code: " " for code in range(32) if chr(code) not in "\t\n\r"}
 
 
@@ -31,8 +31,8 @@ def share(row: Row) -> float:
 
 def failures(rows: Rows) -> list[Row]:
     """The rows that are wrong or could not be tried, the worst first."""
-    found = [row for of_case in rows.values() for row in of_case if row.status in (*WRONG, ERROR)]
-    return sorted(found, key=lambda row: (-share(row), row.case, row.phase))
+    wrong = [row for of_case in rows.values() for row in of_case if row.status in (*WRONG, ERROR)]
+    return sorted(wrong, key=lambda row: (-share(row), row.case, row.phase))
 
 
 def write_reports(folder: Path, rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _write_junit(path: Path, rows: list[Row], facts: Mapping[str, Any]) -> None:
 
 
 def verdict_text(summary: Mapping[str, Any]) -> str:
-    """What came out, in a sentence."""
+    """The verdict, in a sentence."""
     counts = summary["statuses"]
     right, wrong = (sum(counts.get(one, 0) for one in kind) for kind in (RIGHT, WRONG))
     apart = [f"{counts[one]} {one}" for one in (UNSUPPORTED, EXPECTED, NOT_JUDGED, ERROR) if counts.get(one)]
@@ -122,7 +122,7 @@ def model_text(name: str, model: Mapping[str, int]) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Rounded down: what is not all is not shown as 100 %."""
+    """Rounded down: only all is shown as 100 %."""
     return f"{1000 * part // whole / 10:.1f} %" if whole else "none"
 
 
@@ -145,9 +145,9 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
     if summary["models"]:
         lines += ["## Models", "", "Of the calls that a training step makes:", ""]
         lines += [f"- {model_text(name, model)}" for name, model in summary["models"].items()] + [""]
-    found = failures(rows)
-    if found:
-        lines += ["## What is wrong, worst first", ""]
+    wrong = failures(rows)
+    if wrong:
+        lines += ["## Wrong results, worst first", ""]
         lines += _table(
             ("operator", "dtype", "phase", "", "times its limit", "case", "why"),
             (
@@ -160,11 +160,11 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
                     row.case,
                     row.reason[:300],
                 )
-                for row in found[:_MOST_FAILURES]
+                for row in wrong[:_MOST_FAILURES]
             ),
         )
-        if len(found) > _MOST_FAILURES:
-            lines += [f"{len(found) - _MOST_FAILURES} more are in error_report.csv.", ""]
+        if len(wrong) > _MOST_FAILURES:
+            lines += [f"{len(wrong) - _MOST_FAILURES} more are in error_report.csv.", ""]
     lines += ["## Operators and dtypes", "", "Cases that are right, of those that were judged:", "", *_matrix(summary)]
     lines += ["## The dispatcher's operators on this device", "", *_coverage(facts)]
     told = {**facts, "self-test": facts["self-test"] or "passed: the fault that it planted was found"}

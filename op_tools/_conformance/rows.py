@@ -1,4 +1,4 @@
-"""What was found about a case: rows, as lines of JSON while a run goes on, and as cases.csv at its end."""
+"""The results of a case: rows, as lines of JSON while a run goes on, and as cases.csv at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUSES = {
     UNSUPPORTED: "the device has no such operator, or not for these dtypes",
     EXPECTED: "not right, as the device's list of exceptions says",
     UNEXPECTED_PASS: "right, though the list of exceptions says that it is not",
-    NOT_JUDGED: "nothing says what is right: uninitialized memory, other random numbers, a call that the CPU cannot run",
+    NOT_JUDGED: "the right result is not known: uninitialized memory, other random numbers, a call that the CPU cannot run",
     ERROR: "could not be tried: a damaged file",
 }
 WRONG = (FAILED, CRASHED, HUNG)
@@ -36,7 +36,7 @@ RIGHT = (PASSED, UNEXPECTED_PASS)
 
 @dataclass
 class Row:
-    """One phase of a case. The fields up to `worker` are the columns of cases.csv."""
+    """A phase of a case. The fields up to `worker` are the columns of cases.csv."""
 
     case: str
     source: str
@@ -47,14 +47,14 @@ class Row:
     phase: str
     """"forward", "backward", "inplace" or "out"."""
     status: str = PASSED
-    """One of STATUSES."""
+    """Of STATUSES."""
     method: str = ""
     """How it was judged: a method of OpAutoCompare, "distribution", "error", "bits"."""
     error: float | None = None
     """The measure that decided, and its limit."""
     limit: float | None = None
     reference: str = ""
-    """What it was judged by: "cpu, float64", "float64", "cpu", or the device of the golden data."""
+    """Its reference: "cpu, float64", "float64", "cpu", or the device of the golden data."""
     index: str = ""
     """Of the worst element, and both its values."""
     got: str = ""
@@ -63,12 +63,12 @@ class Row:
     seconds: float = 0.0
     worker: str = ""
     blamed: str = ""
-    """The operator that is wrong: one that the case's function calls, where it is not the function itself."""
+    """The operator that is wrong: an operator that the case's function calls, where it is not the function itself."""
     median: float | None = None
     """With --time: median of the call's seconds."""
     bytes: int = 0
     models: dict[str, int] = field(default_factory=dict)
-    """Name of a model -> how often one of its steps makes this call."""
+    """Name of a model -> how often a step of it makes this call."""
 
 
 _FIELDS = {one.name for one in fields(Row)}
@@ -78,7 +78,7 @@ assert COLUMNS[-1] == "worker"
 _PHASES = {"inplace": "inplace", "out": "out"}
 
 
-def row_of(case: Case, phase: str = "", **found: Any) -> Row:
+def row_of(case: Case, phase: str = "", **fields: Any) -> Row:
     """A row of a case. `phase`: "" is that of the call itself."""
     return Row(
         case=case.id,
@@ -90,17 +90,17 @@ def row_of(case: Case, phase: str = "", **found: Any) -> Row:
         phase=phase or _PHASES.get(case.variant, "forward"),
         bytes=case.bytes,
         models=case.models,
-        **found,
+        **fields,
     )
 
 
 def shard_text(place: str, number: int, count: int) -> str:
-    """The name of a file of one shard."""
+    """The name of a file of a shard."""
     return place if count == 1 else f"{Path(place).stem}.{number}-of-{count}{Path(place).suffix}"
 
 
 class RowWriter:
-    """Appends rows: one line for each case, so that a kill at any moment leaves whole cases and perhaps one torn line.
+    """Appends rows: a line for each case, so that a kill at any moment leaves whole cases and perhaps a torn line.
 
     Raises:
         op_tools.Error: the file cannot be written.
@@ -116,7 +116,7 @@ class RowWriter:
             raise Error(f"{path}: {error.strerror}") from None
 
     def write(self, rows: Sequence[Row]) -> None:
-        """All rows of one case."""
+        """All rows of a case."""
         line = json.dumps([asdict(row) for row in rows], separators=(",", ":"), allow_nan=True)
         os.write(self._file, line.encode() + b"\n")
 
@@ -131,25 +131,25 @@ def read_rows(path: Path) -> dict[str, list[Row]]:
     Raises:
         op_tools.Error: the file cannot be read, or holds something else.
     """
-    found: dict[str, list[Row]] = {}
+    by_case: dict[str, list[Row]] = {}
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         try:
-            given = json.loads(line)
+            content_of_line = json.loads(line)
         except ValueError:
             continue  # torn: that case is run again
         try:
-            rows = [Row(**one) for one in given]
+            rows = [Row(**one) for one in content_of_line]
             wrong = not rows or any(row.status not in STATUSES or not isinstance(row.case, str) for row in rows)
         except TypeError:
             wrong = True
         if wrong:
             raise Error(f"{path}:{number}: is no row of op-tools conformance")
-        found[rows[0].case] = rows
-    return found
+        by_case[rows[0].case] = rows
+    return by_case
 
 
 def rows_below(folder: Path) -> dict[str, list[Row]]:
@@ -162,10 +162,10 @@ def rows_below(folder: Path) -> dict[str, list[Row]]:
     paths = sorted(folder.glob(f"{stem}*.jsonl"))
     if not paths:
         raise Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
-    found: dict[str, list[Row]] = {}
+    by_case: dict[str, list[Row]] = {}
     for path in paths:
-        found.update(read_rows(path))
-    return dict(sorted(found.items()))
+        by_case.update(read_rows(path))
+    return dict(sorted(by_case.items()))
 
 
 def packed(rows: Mapping[str, Sequence[Row]]) -> bytes:
@@ -174,9 +174,9 @@ def packed(rows: Mapping[str, Sequence[Row]]) -> bytes:
 
 
 def unpacked(content: bytes) -> dict[str, list[Row]]:
-    """What packed() was given."""
-    found = [[Row(**row) for row in rows] for rows in json.loads(zlib.decompress(content))]
-    return {rows[0].case: rows for rows in found}
+    """The rows that packed() was given."""
+    lists = [[Row(**row) for row in rows] for rows in json.loads(zlib.decompress(content))]
+    return {rows[0].case: rows for rows in lists}
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:

@@ -1,4 +1,4 @@
-"""One run of the suite: facts, self-test, the session of this shard, and the reports of all shards."""
+"""A run of the suite: facts, self-test, the session of this shard, and the reports of all shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .shard_run import Session, WorkerPlan, share_of
 from .summary import FORMAT, RUN_FILE, read_facts, status_of, verdict_of_cases
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
-# What of a run must be the same for all its shards, and where it is resumed.
+# Settings of a run that must be the same for all its shards, and where it is resumed.
 _SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed")
 
 
@@ -50,7 +50,7 @@ def _digest_of_file(path: str) -> str:
 
 
 def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dict[str, Any]:
-    """What run.json says: all that the verdicts depend on."""
+    """The facts in run.json: all that the verdicts depend on."""
     digest = hashlib.sha256()
     for case in cases:
         digest.update(case.to_json().encode() + b"\n")
@@ -102,14 +102,14 @@ def _begin(settings: Settings, facts: dict[str, Any]) -> Path:
 
 
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """In one step, as another shard may read it."""
+    """In a single step, as another shard may read it."""
     path = folder / f"{RUN_FILE}.{os.getpid()}"
     path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     path.replace(folder / RUN_FILE)
 
 
 def _tested(facts: dict[str, Any], troubles: Iterable[str]) -> dict[str, Any]:
-    """The facts with what the self-tests of the shards said."""
+    """The facts with the answers of the shards' self-tests."""
     return {**facts, "self-test": "; ".join(dict.fromkeys(filter(None, troubles)))}
 
 
@@ -125,7 +125,7 @@ def run_cases(
 
     Args:
         cases: of all shards.
-        plan: what the workers do.
+        plan: the task of the workers.
         settings: of this process.
         exceptions: known failures of the device.
         self_test: of this process; is waited for.
@@ -169,8 +169,8 @@ def _finish(
         path = settings.folder / shard_text(ROWS_FILE, number, group.count)
         if not path.exists():  # of a rank on another machine
             writer = RowWriter(path)
-            for found in of_rank.values():
-                writer.write(found)
+            for of_case in of_rank.values():
+                writer.write(of_case)
             writer.close()
     facts = _tested(facts, (said for _, said in parts))
     _write_facts(settings.folder, facts)

@@ -26,7 +26,7 @@ def saved_tensors(path: str, specs: Sequence[TensorSpec], device: torch.device) 
         device: where the tensors are made.
 
     Raises:
-        op_tools.Error: the capture is gone or damaged, or another one than when the case was made.
+        op_tools.Error: the capture is gone or damaged, or was made anew after the case.
     """
     call = load_call(path)
     tensors = leaves_in((call.args, call.kwargs), torch.Tensor)
@@ -37,7 +37,7 @@ def saved_tensors(path: str, specs: Sequence[TensorSpec], device: torch.device) 
     if not any(places) or len(places) != len(tensors):
         places = [True] * len(tensors)
     storages: dict[int, torch.Tensor] = {}
-    made = []
+    copies = []
     for tensor, spec, goes_there in zip(tensors, specs, places, strict=True):
         memory = tensor.untyped_storage()._cdata
         if memory not in storages:
@@ -47,5 +47,5 @@ def saved_tensors(path: str, specs: Sequence[TensorSpec], device: torch.device) 
         if row.dtype != tensor.dtype:
             row = row.view(tensor.dtype)
         copy = row.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        made.append(copy.requires_grad_(True) if spec.requires_grad else copy)
-    return made
+        copies.append(copy.requires_grad_(True) if spec.requires_grad else copy)
+    return copies

@@ -1,6 +1,6 @@
-"""Does the suite find what is wrong, here and now? Faults are planted on the simulated device.
+"""Does the suite find wrong operators, here and now? Faults are planted on the simulated device.
 
-Runs in a process of its own, beside each shard: torch has one place for a device of another library, which the device that is
+Runs in a process of its own, beside each shard: torch has a single place for a device of another library, which the device that is
 tested may have.
 """
 
@@ -19,7 +19,7 @@ from .verdict import Judge
 from .workers import StartError, work_through
 
 _SECONDS = 300.0
-# What is planted, and where: (kind, operators, what becomes of the case whose function ends so).
+# Planted faults: (kind, operators, the status of the case whose function ends so).
 _FAULTS = (
     ("scale", "mm", "mm", "failed"),
     ("missing", "_softmax", "softmax", "unsupported"),
@@ -48,7 +48,7 @@ class SelfTest:
             self._outcome = f"its process could not start: {error}"
 
     def outcome(self) -> str:
-        """Waits for it; "" where all faults were found and nothing else, else what is wrong."""
+        """Waits for it; "" where all faults were found and nothing else, else the failure."""
         self._thread.join()
         return f"the self-test failed: {self._outcome}" if self._outcome else ""
 
@@ -76,7 +76,7 @@ def _cases() -> list[Case]:
 
 def find_trouble(_: object = None) -> str:
     """Plants each fault; "" where the suite finds it and nothing else."""
-    from .. import sim_device  # torch has one place for such a device
+    from .. import sim_device  # torch has a single place for such a device
 
     judge = Judge(torch.device("sim:0"))
     cases = _cases()
@@ -85,8 +85,10 @@ def find_trouble(_: object = None) -> str:
         return f"without a fault: {wrong}"
     for kind, ops, function, status in _FAULTS:
         with sim_device.fault(kind, ops=ops):
-            found = {case.op.rpartition(".")[2]: {row.status for row in judge.rows(case)} - {PASSED} for case in cases}
-        expected = {name: {status} if name == function else set() for name in found}
-        if found != expected:
-            return f"a planted fault, {kind} of {ops}: found {found}"
+            statuses = {
+                case.op.rpartition(".")[2]: {row.status for row in judge.rows(case)} - {PASSED} for case in cases
+            }
+        expected = {name: {status} if name == function else set() for name in statuses}
+        if statuses != expected:
+            return f"a planted fault, {kind} of {ops}: found {statuses}"
     return ""

@@ -1,4 +1,4 @@
-"""A run over cases: the share of this process, worker processes, rows as they come, what a killed run left."""
+"""A run over cases: the share of this process, worker processes, rows as they come, the rows of a killed run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .rows import CRASHED, HUNG, NOT_JUDGED, WRONG, Row, RowWriter, read_rows, r
 from .verdict import Judge, Method
 from .workers import StartError, work_through, worker_number
 
-_OVERHEAD = 200_000  # bytes whose computation takes as long as what is done around each case
+_OVERHEAD = 200_000  # bytes whose computation takes as long as the work around each case
 _CASES_WORTH_A_PROCESS = 50
 _BAR, _LINE_SECONDS = 30, 60.0
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker process needs to know. Can be pickled."""
+    """The task of a worker process. Can be pickled."""
 
     device: str
     imports: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def cost_of(case: Case) -> int:
 
 
 def share_of(cases: Sequence[Case], number: int, count: int) -> list[Case]:
-    """The cases of one of `count` shards: all have about the same cost, and each case is in one."""
+    """The cases of a shard of `count`: all have about the same cost, and each case is in a single shard."""
     loads = [(0, shard) for shard in range(count)]
     mine = []
     for cost, _, case in sorted(((-cost_of(one), one.id, one) for one in cases), key=lambda one: one[:2]):
@@ -136,14 +136,14 @@ class Progress:
 
 @dataclass
 class Session:
-    """One run of one shard."""
+    """A run of a shard."""
 
     cases: Sequence[Case]
     """Of this shard."""
     plan: WorkerPlan
     jobs: int
     timeout: float
-    """Seconds for one case."""
+    """Seconds for a case."""
     exceptions: Exceptions
     say: Callable[[str], None]
 
@@ -155,8 +155,8 @@ class Session:
         """
         known = read_rows(path) if resume and path.exists() else {}
         by_id = {case.id: case for case in self.cases}
-        found = {name: rows for name, rows in known.items() if name in by_id}
-        lines = {case.to_json(): case for case in self.cases if case.id not in found}
+        finished = {name: rows for name, rows in known.items() if name in by_id}
+        lines = {case.to_json(): case for case in self.cases if case.id not in finished}
         progress = Progress(list(lines.values()), self.say)
         writer, free = RowWriter(path), free_bytes()
         try:
@@ -164,14 +164,14 @@ class Session:
                 for row in rows:
                     self.exceptions.apply(case, row)
                 writer.write(rows)
-                found[case.id] = rows
+                finished[case.id] = rows
                 progress.step(case, rows)
         except StartError as error:
             raise Error(f"a worker process could not start: {error}") from None
         finally:
             writer.close()
             log_progress("")
-        return dict(sorted(found.items()))
+        return dict(sorted(finished.items()))
 
     def _too_large(self, lines: dict[str, Case], free: int) -> Iterator[tuple[Case, list[Row]]]:
         """Takes out the cases that would not find memory, with rows that say so."""
@@ -190,7 +190,7 @@ class Session:
         def limit(line: str) -> float:
             return self.timeout * (SLOW_FACTOR if self.exceptions.may_be_slow(lines[line]) else 1)
 
-        # A process takes seconds to start, in which another one has done many cases.
+        # A process takes seconds to start, in which another process has done many cases.
         jobs = min(self.jobs, 1 + len(lines) // _CASES_WORTH_A_PROCESS)
         work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit, fits=fits)
         for line, rows, failure in work:

@@ -1,4 +1,4 @@
-"""What the rows of a run say together. All of it follows from rows and facts, so that `verify` can make it again."""
+"""The sums of a run's rows. All of it follows from rows and facts, so that `verify` can make it again."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
     statuses = {case: status_of(found) for case, found in rows.items()}
     counts = Counter(statuses.values())
     operators: dict[str, dict[str, Counter[str]]] = {}
-    for case, found in rows.items():
-        dtypes = operators.setdefault(found[0].op, {})
-        dtypes.setdefault(found[0].dtype, Counter())[statuses[case]] += 1
+    for case, of_case in rows.items():
+        dtypes = operators.setdefault(of_case[0].op, {})
+        dtypes.setdefault(of_case[0].dtype, Counter())[statuses[case]] += 1
     return {
         "format": FORMAT,
         "device": facts["device"],
@@ -85,8 +85,8 @@ class Missing(enum.Enum):
 
 
 def missing_in(counts: Mapping[str, int], self_test: str, without_rows: int) -> list[Missing]:
-    """What lacks, by the number of cases of each status, what the self-test found (""), and the cases without rows. A case
-    that the device does not implement has no verdict, but for one that a list of exceptions expects."""
+    """The gaps, by the number of cases of each status, the failure of the self-test (""), and the cases without rows. A case
+    that the device does not implement has no verdict, except where a list of exceptions expects it."""
     judged = sum(counts.get(one, 0) for one in (*RIGHT, *WRONG, EXPECTED))
     unjudged = sum(counts.get(one, 0) for one in (NOT_JUDGED, UNSUPPORTED))
     lacks = {
@@ -105,16 +105,16 @@ def verdict_of_cases(counts: Mapping[str, int], self_test: str, without_rows: in
 
 
 def verdict_in(summary: Mapping[str, Any]) -> Verdict:
-    """What a summary says."""
+    """The verdict of a summary."""
     return verdict_of_cases(summary["statuses"], summary["self-test"], summary["without rows"])
 
 
 def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Of each model: its cases, the calls that a step makes of them, and the bytes of these calls; and what of them is right."""
-    found: dict[str, dict[str, int]] = {}
+    """Of each model: its cases, the calls that a step makes of them, and the bytes of these calls; and how many of them are right."""
+    models: dict[str, dict[str, int]] = {}
     for case, of_case in rows.items():
         for name, calls in of_case[0].models.items():
-            model = found.setdefault(
+            model = models.setdefault(
                 name,
                 {"cases": 0, "right": 0, "not judged": 0, "calls": 0, "calls right": 0, "bytes": 0, "bytes right": 0},
             )
@@ -128,7 +128,7 @@ def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]
             model["calls right"] += calls * right
             model["bytes"] += size
             model["bytes right"] += size * right
-    return dict(sorted(found.items()))
+    return dict(sorted(models.items()))
 
 
 def read_part(path: Path) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def read_part(path: Path) -> dict[str, Any]:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What a result's run.json says of its run.
+    """The facts of a run in its run.json.
 
     Raises:
         op_tools.Error: it is not there, or lacks something.
@@ -157,17 +157,17 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def differences(folder: Path) -> list[str]:
-    """What of a result's summary does not follow from its rows; empty: nothing.
+    """The entries of a result's summary that do not follow from its rows.
 
     Raises:
         op_tools.Error: a file of the result is missing or damaged.
     """
     told = read_part(folder / SUMMARY_FILE)
-    made = json.loads(json.dumps(summary_of(rows_below(folder), read_facts(folder))))
+    computed = json.loads(json.dumps(summary_of(rows_below(folder), read_facts(folder))))
     return [
-        f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(made.get(name))} by the rows"
-        for name in sorted(told.keys() | made.keys())
-        if told.get(name) != made.get(name)
+        f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(computed.get(name))} by the rows"
+        for name in sorted(told.keys() | computed.keys())
+        if told.get(name) != computed.get(name)
     ]
 
 

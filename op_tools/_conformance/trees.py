@@ -18,7 +18,7 @@ _NAMED: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_f
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor is, and how its values are made."""
+    """The facts of a tensor, and how its values are made."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -31,15 +31,15 @@ class TensorSpec:
     """A recipe, or the elements themselves, in the order of their indices (op_tools/_conformance/values.py)."""
     requires_grad: bool = False
     alias: int | None = None
-    """Tensors with the same number share their memory; the first one's values fill it."""
+    """Tensors with the same number share their memory; the first tensor's values fill it."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """Raises op_tools.Error where this torch has none of that name."""
-        found = getattr(torch, self.dtype, None)
-        if not isinstance(found, torch.dtype):
+        dtype = getattr(torch, self.dtype, None)
+        if not isinstance(dtype, torch.dtype):
             raise Error(f"this torch has no dtype {self.dtype!r}")
-        return found
+        return dtype
 
     @property
     def numel(self) -> int:
@@ -124,21 +124,21 @@ def encode(tree: Any) -> Any:
 
 
 def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {"shape": list(spec.shape), "dtype": spec.dtype}
+    fields: dict[str, Any] = {"shape": list(spec.shape), "dtype": spec.dtype}
     if spec.stride is not None:
-        found["stride"] = list(spec.stride)
+        fields["stride"] = list(spec.stride)
     if spec.values != "normal":
-        found["values"] = spec.values if isinstance(spec.values, str) else list(spec.values)
+        fields["values"] = spec.values if isinstance(spec.values, str) else list(spec.values)
     for name in ("offset", "requires_grad"):
         if value := getattr(spec, name):
-            found[name] = value
+            fields[name] = value
     if spec.alias is not None:
-        found["alias"] = spec.alias
-    return found
+        fields["alias"] = spec.alias
+    return fields
 
 
 def decode(tree: Any) -> Any:
-    """What encode() made JSON of.
+    """The tree of a JSON form of encode().
 
     Raises:
         op_tools.Error: it is none of its forms.
@@ -154,17 +154,17 @@ def decode(tree: Any) -> Any:
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     raise Error(
-        f"a case: {str(tree)[:80]} is no argument; an object has one key ({', '.join(_DECODERS)}), as in "
+        f"a case: {str(tree)[:80]} is no argument; an object has a single key ({', '.join(_DECODERS)}), as in "
         '{"tensor": {"shape": [2, 3], "dtype": "float32"}}'
     )
 
 
 def _named(kind: str) -> Callable[[Any], Any]:
     def find(name: Any) -> Any:
-        found = getattr(torch, name)
-        if not isinstance(found, _NAMED[kind]):
+        value = getattr(torch, name)
+        if not isinstance(value, _NAMED[kind]):
             raise ValueError
-        return found
+        return value
 
     return find
 
@@ -197,19 +197,19 @@ def _sizes(value: Any, name: str, smallest: int = 0) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _decode_spec(given: Any) -> TensorSpec:
-    if not isinstance(given, dict) or not {"shape", "dtype"} <= set(given) <= set(_SPEC_FIELDS):
+def _decode_spec(fields: Any) -> TensorSpec:
+    if not isinstance(fields, dict) or not {"shape", "dtype"} <= set(fields) <= set(_SPEC_FIELDS):
         raise Error(f'a case: a tensor has "shape", "dtype" and may have {", ".join(_SPEC_FIELDS[2:])}')
-    shape = _sizes(given["shape"], "shape")
-    stride = None if given.get("stride") is None else _sizes(given["stride"], "stride")
+    shape = _sizes(fields["shape"], "shape")
+    stride = None if fields.get("stride") is None else _sizes(fields["stride"], "stride")
     if stride is not None and len(stride) != len(shape):
         raise Error(f"a case: stride {list(stride)} does not fit shape {list(shape)}")
-    (offset,) = _sizes([given.get("offset", 0)], "offset")
-    alias, values = given.get("alias"), given.get("values", "normal")
+    (offset,) = _sizes([fields.get("offset", 0)], "offset")
+    alias, values = fields.get("alias"), fields.get("values", "normal")
     if (alias is not None and type(alias) is not int) or not isinstance(values, str | list):
         raise Error('a case: "alias" is a number, "values" a text or a list')
     values = values if isinstance(values, str) else tuple(values)
-    return TensorSpec(shape, str(given["dtype"]), stride, offset, values, given.get("requires_grad") is True, alias)
+    return TensorSpec(shape, str(fields["dtype"]), stride, offset, values, fields.get("requires_grad") is True, alias)
 
 
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -225,18 +225,18 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 def leaves_in(tree: Any, kind: type[Leaf]) -> list[Leaf]:
     """The leaves of a kind in reading order."""
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
 
     def look(leaf: Any) -> None:
         if isinstance(leaf, kind):
-            found.append(leaf)
+            leaves.append(leaf)
 
     map_leaves(tree, look)
-    return found
+    return leaves
 
 
 def map_specs(tree: Any, change: Callable[[TensorSpec], Any], device: torch.device | None = None) -> Any:
-    """The tree with each tensor changed, in reading order; with `device`, its devices are that one."""
+    """The tree with each tensor changed, in reading order; with `device`, its devices are that device."""
 
     def changed(leaf: Any) -> Any:
         if isinstance(leaf, TensorSpec):

@@ -1,6 +1,6 @@
 """Values of a case's tensors: the same bits on every machine, device, process and version of torch and numpy.
 
-A hash in counter mode (SplitMix64) gives one 64-bit word per element: word i of a tensor depends on its key and on i, on
+A hash in counter mode (SplitMix64) gives a 64-bit word per element: word i of a tensor depends on its key and on i, on
 nothing else. Words become numbers by integer arithmetic and by single additions, multiplications and conversions, each of
 which IEEE 754 defines to the last bit. Logarithms and cosines (as in Box-Muller) differ between libraries and are not used:
 "normal" is a sum of four uniform numbers, with the standard deviation 1.15 and no value beyond 4.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     Words: TypeAlias = NDArray[np.uint64]
 
-# Longer tensors repeat themselves with this period: a prime, so that no tile, row or block of a kernel begins where one
-# before it began. Making the words of the largest weights of models would take seconds each.
+# Longer tensors repeat themselves with this period: a prime, so that no tile, row or block of a kernel begins where an earlier
+# block began. Making the words of the largest weights of models would take seconds each.
 PERIOD = 1_048_583
 
 ADVERSARIAL = ("cancellation", "large-sum", "denormal", "nan", "inf", "boundary")
@@ -42,14 +42,14 @@ def key_of(case_id: str, index: int | str) -> int:
 
 def words(key: int, count: int) -> Words:
     """The first words of a key. Beyond PERIOD they repeat."""
-    made = np.arange(1, min(count, PERIOD) + 1, dtype=np.uint64)
-    made *= np.uint64(0x9E3779B97F4A7C15)
-    made += np.uint64(key)
+    numbers = np.arange(1, min(count, PERIOD) + 1, dtype=np.uint64)
+    numbers *= np.uint64(0x9E3779B97F4A7C15)
+    numbers += np.uint64(key)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        made ^= made >> np.uint64(shift)
-        made *= np.uint64(factor)
-    made ^= made >> np.uint64(31)
-    return made
+        numbers ^= numbers >> np.uint64(shift)
+        numbers *= np.uint64(factor)
+    numbers ^= numbers >> np.uint64(31)
+    return numbers
 
 
 def make_values(recipe: str | tuple[Any, ...], dtype: torch.dtype, count: int, key: int) -> torch.Tensor:
@@ -78,16 +78,16 @@ def make_values(recipe: str | tuple[Any, ...], dtype: torch.dtype, count: int, k
         part = torch.float32 if dtype in (torch.complex32, torch.complex64) else torch.float64
         parts = [make_values(recipe, part, count, key ^ salt) for salt in (0, 0x5851F42D4C957F2D)]
         return torch.complex(parts[0], parts[1]).to(dtype)
-    made = _block(recipe, name, numbers, dtype, words(key, count))
-    return made if count == made.numel() else _repeated(made, count)
+    block = _block(recipe, name, numbers, dtype, words(key, count))
+    return block if count == block.numel() else _repeated(block, count)
 
 
-def _repeated(made: torch.Tensor, count: int) -> torch.Tensor:
+def _repeated(block: torch.Tensor, count: int) -> torch.Tensor:
     """The row again and again, up to a number of elements."""
-    whole = torch.empty(count, dtype=made.dtype)
-    for at in range(0, count, made.numel()):
-        part = whole[at : at + made.numel()]
-        part.copy_(made[: part.numel()])
+    whole = torch.empty(count, dtype=block.dtype)
+    for at in range(0, count, block.numel()):
+        part = whole[at : at + block.numel()]
+        part.copy_(block[: part.numel()])
     return whole
 
 
@@ -113,7 +113,7 @@ def packed(tensor: torch.Tensor) -> str | tuple[Any, ...]:
 def _unpacked(recipe: str, dtype: torch.dtype, count: int) -> torch.Tensor:
     size = count * dtype.itemsize
     try:
-        # What unpacks to more than its tensor is refused before it fills the memory.
+        # Data that unpacks to more than its tensor is refused before it fills the memory.
         unpack = zlib.decompressobj()
         content = unpack.decompress(base64.b64decode(recipe[len(_PACKED) :], validate=True), size + 1)
     except (ValueError, zlib.error) as error:
@@ -121,7 +121,7 @@ def _unpacked(recipe: str, dtype: torch.dtype, count: int) -> torch.Tensor:
     if len(content) != size:
         raise Error(f"values: the packed data has another size than the {count} elements of {dtype}")
     if dtype is torch.bool and any(one > 1 for one in content):
-        raise Error("values: the packed data holds what is no bool")
+        raise Error("values: the packed data holds values that are no bools")
     return torch.frombuffer(bytearray(content), dtype=dtype) if count else torch.empty(0, dtype=dtype)
 
 
@@ -143,19 +143,19 @@ def _permutation(key: int, count: int) -> NDArray[np.int64]:
     return whole
 
 
-def _block(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, made: Words) -> torch.Tensor:
+def _block(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, drawn: Words) -> torch.Tensor:
     adversary = name.removeprefix("adversarial:")
     floating = dtype.is_floating_point
     try:
         if name == "integers" or dtype is torch.bool:
             low, high = (int(one) for one in numbers) if numbers else (0, 1)
-            return _integers(made, low, high, dtype)
+            return _integers(drawn, low, high, dtype)
         if name == "uniform" and floating:
-            return _rounded(_uniform(made, *(float(one) for one in numbers)), dtype)
+            return _rounded(_uniform(drawn, *(float(one) for one in numbers)), dtype)
         if name == "normal" and floating and not numbers:
-            return _rounded(_normal(made), dtype)
+            return _rounded(_normal(drawn), dtype)
         if name.startswith("adversarial:") and (floating or adversary == "boundary"):
-            return _KINDS[adversary](made, dtype)
+            return _KINDS[adversary](drawn, dtype)
     except (ValueError, TypeError, KeyError, OverflowError):
         pass
     raise Error(
@@ -166,58 +166,58 @@ def _block(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, made:
 
 def _rounded(values: NDArray[np.float64], dtype: torch.dtype) -> torch.Tensor:
     """To the nearest number of a floating dtype. The conversions to bfloat16 and to the 8-bit types go by way of float32."""
-    made = torch.from_numpy(values)
+    tensor = torch.from_numpy(values)
     if dtype is torch.float64:
-        return made
+        return tensor
     if dtype is torch.float16:
         return torch.from_numpy(values.astype(np.float16))
     return torch.from_numpy(values.astype(np.float32)).to(dtype)
 
 
-def _normal(made: Words) -> NDArray[np.float64]:
+def _normal(drawn: Words) -> NDArray[np.float64]:
     """50-bit integers, so that float64 is filled to its last digits, times a power of two."""
-    sixteen = made.view(np.uint16)
+    sixteen = drawn.view(np.uint16)
     total = sixteen.reshape(-1, 4).sum(axis=1, dtype=np.int64)  # a sum: the same for either order of bytes
     total -= 2 * 65535
     total <<= 32
-    total += ((made * np.uint64(0xDA942042E4DD58B5)) >> np.uint64(32)).astype(np.int64)
+    total += ((drawn * np.uint64(0xDA942042E4DD58B5)) >> np.uint64(32)).astype(np.int64)
     values: NDArray[np.float64] = total.astype(np.float64)
     values *= 2.0**-47
     return values
 
 
-def _uniform(made: Words, low: float, high: float) -> NDArray[np.float64]:
+def _uniform(drawn: Words, low: float, high: float) -> NDArray[np.float64]:
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ValueError
-    values: NDArray[np.float64] = (made >> np.uint64(11)).astype(np.float64)
+    values: NDArray[np.float64] = (drawn >> np.uint64(11)).astype(np.float64)
     values *= 2.0**-53
     values *= high - low
     values += low
     return values
 
 
-def _integers(made: Words, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+def _integers(drawn: Words, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
     if high < low:
         raise ValueError
     span = high - low + 1
     if span <= 2**32:
-        found = ((made >> np.uint64(32)) * np.uint64(span)) >> np.uint64(32)
+        integers = ((drawn >> np.uint64(32)) * np.uint64(span)) >> np.uint64(32)
     elif span < 2**64:
-        found = made % np.uint64(span)
+        integers = drawn % np.uint64(span)
     else:
-        found = made
-    found = found + np.uint64(low % 2**64)  # wraps: two's complement
+        integers = drawn
+    integers = integers + np.uint64(low % 2**64)  # wraps: two's complement
     if dtype is torch.uint64:
-        return torch.from_numpy(found)
-    return torch.from_numpy(found.view(np.int64)).to(dtype)
+        return torch.from_numpy(integers)
+    return torch.from_numpy(integers.view(np.int64)).to(dtype)
 
 
 # --- Adversarial distributions ------------------------------------------------------------------------------------------
 
 
-def _cancellation(made: Words, dtype: torch.dtype) -> torch.Tensor:
+def _cancellation(drawn: Words, dtype: torch.dtype) -> torch.Tensor:
     """Large numbers in pairs that nearly cancel."""
-    values = _normal(made)
+    values = _normal(drawn)
     large = values[0::2] * 256.0
     values[0::2] = large
     small = values[1::2]
@@ -225,33 +225,33 @@ def _cancellation(made: Words, dtype: torch.dtype) -> torch.Tensor:
     return _rounded(np.ascontiguousarray(values), dtype)
 
 
-def _large_sum(made: Words, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of one sign that lie close together: a sum outgrows narrow types, a variance cancels."""
+def _large_sum(drawn: Words, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of the same sign that lie close together: a sum outgrows narrow types, a variance cancels."""
     low = 1000.0 if dtype.itemsize > 1 else 16.0
-    return _rounded(_uniform(made, low, low + 16.0), dtype)
+    return _rounded(_uniform(drawn, low, low + 16.0), dtype)
 
 
-def _denormal(made: Words, dtype: torch.dtype) -> torch.Tensor:
+def _denormal(drawn: Words, dtype: torch.dtype) -> torch.Tensor:
     fraction = round(-math.log2(torch.finfo(dtype).eps))
-    bits = made >> np.uint64(64 - fraction)
-    bits |= (made & np.uint64(1)) << np.uint64(8 * dtype.itemsize - 1)
+    bits = drawn >> np.uint64(64 - fraction)
+    bits |= (drawn & np.uint64(1)) << np.uint64(8 * dtype.itemsize - 1)
     carrier = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[dtype.itemsize]
     return torch.from_numpy(bits.astype(carrier)).view(dtype)
 
 
 def _strewn(special: float) -> Callable[[Words, torch.dtype], torch.Tensor]:
-    def make(made: Words, dtype: torch.dtype) -> torch.Tensor:
-        values = _normal(made)
-        values[made % np.uint64(7) == 0] = special
+    def make(drawn: Words, dtype: torch.dtype) -> torch.Tensor:
+        values = _normal(drawn)
+        values[drawn % np.uint64(7) == 0] = special
         if special == math.inf:
-            values[made % np.uint64(11) == 0] = -special
+            values[drawn % np.uint64(11) == 0] = -special
         return _rounded(values, dtype)
 
     return make
 
 
-def _boundary(made: Words, dtype: torch.dtype) -> torch.Tensor:
-    place = ((made >> np.uint64(32)) * np.uint64(8)) >> np.uint64(32)
+def _boundary(drawn: Words, dtype: torch.dtype) -> torch.Tensor:
+    place = ((drawn >> np.uint64(32)) * np.uint64(8)) >> np.uint64(32)
     index = torch.from_numpy(place.astype(np.int64))
     if dtype.is_floating_point:
         facts = torch.finfo(dtype)

@@ -1,4 +1,4 @@
-"""Is a case right on a device? OpAutoCompare judges its calls; what a single call cannot show is asked here: does it repeat,
+"""Is a case right on a device? OpAutoCompare judges its calls; questions that a single call cannot answer are asked here: does it repeat,
 draw from the device's generator, free its memory, and raise where it has to?"""
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Attempt:
     gradients: Sequence[torch.Tensor | None] = ()
     error: Exception | None = None
     in_backward: bool = False
-    """The error is one of the backward pass."""
+    """The error is of the backward pass."""
     rows: tuple[CompareRow, ...] = ()
-    """Of OpAutoCompare: what the dispatcher ran, then the functions."""
+    """Of OpAutoCompare: the dispatcher's operators, then the functions."""
 
     def outputs(self) -> Outputs:
         return outputs_of(leaves_of(self.results), self.gradients)
@@ -69,7 +69,7 @@ class _Again:
 def run_call(
     call: PreparedCall, device: torch.device, between: Callable[[], None] = lambda: None, *, wait: bool = True
 ) -> Attempt:
-    """Runs a call, and its backward pass where it has one; what it raises is in the result.
+    """Runs a call, and its backward pass where it has one; its exception is in the result.
 
     Args:
         call: made for the device.
@@ -126,7 +126,7 @@ def _is_overflow(row: CompareRow) -> bool:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges cases on one device."""
+    """Judges cases on a device."""
 
     device: torch.device
     method: Method | None = None
@@ -143,7 +143,7 @@ class Judge:
             rows = [call] if isinstance(call, Row) else self.judge(case, call)
         except Error as error:
             rows = [row_of(case, status=ERROR, reason=str(error))]
-        except Exception as error:  # of the suite itself: one case less, and the worker goes on
+        except Exception as error:  # of the suite itself: a case less, and the worker goes on
             rows = [row_of(case, status=ERROR, reason=f"could not be judged: {with_type(error)}")]
         wanted = [row for row in rows if self.phase in ("", row.phase)] or rows[:1]
         if self.timed and rows[0].status == PASSED and case.variant != "error":
@@ -182,13 +182,13 @@ class Judge:
         error = run_call(call, self.device).error
         row.got = "no error" if error is None else with_type(error)
         if error is None:
-            row.status, row.reason = FAILED, "no error, where the CPU raises one"
+            row.status, row.reason = FAILED, "no error, where the CPU raises an error"
         elif refused(error) and not refused(on_cpu.error):
             row.status, row.reason = UNSUPPORTED, with_type(error)
         return row
 
     def _phases(self, case: Case, attempt: Attempt) -> list[Row]:
-        """A row for the call itself, and one for its backward pass where it came so far."""
+        """A row for the call itself, and a row for its backward pass where it came so far."""
         forward = [row for row in attempt.rows if row.step == 0 and row.phase != "backward"]
         backward = [row for row in attempt.rows if row.step != 0 or row.phase == "backward"]
         raised_first = attempt.error if not attempt.in_backward else None
@@ -200,10 +200,10 @@ class Judge:
                 rows[1].reason = f"after the wrong result of the call: {rows[1].reason}"
         return rows
 
-    def _phase(self, case: Case, phase: str, found: list[CompareRow], error: Exception | None) -> Row:
+    def _phase(self, case: Case, phase: str, compared: list[CompareRow], error: Exception | None) -> Row:
         row = row_of(case, phase)
         row.reference = "float64" if self.device.type == "cpu" else "cpu, float64"
-        failed = [one for one in found if one.verdict == Verdict.DIFFERS]
+        failed = [one for one in compared if one.verdict == Verdict.DIFFERS]
         if error is not None:
             raised = [one for one in failed if one.kind == "raised"]
             on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
@@ -211,7 +211,7 @@ class Judge:
             row.reason = f"the CPU raises as well: {with_type(on_cpu)}" if on_cpu else with_type(error)
             row.blamed = raised[0].op if raised else case.op
             return row
-        telling = [one for one in found if base_name(one.op) not in _AROUND] or found
+        telling = [one for one in compared if base_name(one.op) not in _AROUND] or compared
         passed = [one for one in telling if one.verdict == Verdict.AGREES]
         if failed and self.device.type == "cpu" and _is_extreme(case) and all(map(_is_overflow, failed)):
             row.status = NOT_JUDGED
@@ -230,7 +230,7 @@ class Judge:
         return row
 
     def _again(self, case: Case, first: Outputs, rows: list[Row]) -> None:
-        """Runs it again as a program would, unwatched, and changes its rows by what that shows."""
+        """Runs it again as a program would, unwatched, and changes its rows by the result."""
         again, leaked = first_and_leak(lambda: self._unwatched(case), self.device)
         if again.error is not None:
             _fail(rows[0], f"raised in the second call: {with_type(again.error)}")
@@ -256,10 +256,10 @@ class Judge:
     def _is_documented(self, case: Case) -> bool:
         """torch has deterministic algorithms for it that do repeat, or says that there are none."""
         with deterministic():
-            one, other = (run_call(make_call(case, self.device), self.device) for _ in range(2))
-        if one.error is not None:
-            return "deterministic" in str(one.error)
-        return other.error is None and not find_differences(one.outputs(), other.outputs())
+            first, other = (run_call(make_call(case, self.device), self.device) for _ in range(2))
+        if first.error is not None:
+            return "deterministic" in str(first.error)
+        return other.error is None and not find_differences(first.outputs(), other.outputs())
 
     def median_seconds(self, case: Case) -> float:
         """Of the call alone, without its backward pass."""
@@ -274,9 +274,9 @@ class Judge:
         return statistics.median(times)
 
 
-def _is_rounding(one: Outputs, other: Outputs) -> bool:
+def _is_rounding(outputs: Outputs, other: Outputs) -> bool:
     """Two results differ as those of another order of summation do."""
-    pairs = [(a, b) for (_, _, a), (_, _, b) in zip(one.named(), other.named(), strict=False)]
+    pairs = [(a, b) for (_, _, a), (_, _, b) in zip(outputs.named(), other.named(), strict=False)]
     if any(a is None or b is None for a, b in pairs):
         return False
     judge = functools.partial(
@@ -299,16 +299,16 @@ def _share(row: CompareRow) -> float:
     return row.number / row.limit if row.limit else 0.0
 
 
-def _describe(row: Row, found: CompareRow) -> None:
+def _describe(row: Row, compared: CompareRow) -> None:
     """Takes over how a comparison was decided."""
-    row.method = found.method
-    if found.method == "relative_to_cpu":
+    row.method = compared.method
+    if compared.method == "relative_to_cpu":
         row.reference = "cpu"
-    elif found.method == "statistical":
+    elif compared.method == "statistical":
         row.reference = "distribution"
-    row.error, row.limit = (found.number, found.limit) if found.limit or found.number else (None, None)
-    if found.worst_index is not None:
-        row.index = str(found.worst_index)
-        row.got, row.expected = found.worst_result or "", found.worst_reference or ""
-    if found.verdict == Verdict.AGREES and found.reason:
-        row.reason = found.reason
+    row.error, row.limit = (compared.number, compared.limit) if compared.limit or compared.number else (None, None)
+    if compared.worst_index is not None:
+        row.index = str(compared.worst_index)
+        row.got, row.expected = compared.worst_result or "", compared.worst_reference or ""
+    if compared.verdict == Verdict.AGREES and compared.reason:
+        row.reason = compared.reason

@@ -1,4 +1,4 @@
-"""Processes that work through a list: one that crashes or hangs costs its item, not the run."""
+"""Processes that work through a list: a process that crashes or hangs costs its item, not the run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class StartError(RuntimeError):
 
 
 class Failure(str):
-    """What became of an item without a result, in words. `kind`: its process died, or took too long."""
+    """The failure of an item without a result, in words. `kind`: its process died, or took too long."""
 
     kind: Literal["crashed", "hung"]
 
     def __new__(cls, kind: Literal["crashed", "hung"], text: str) -> Failure:
-        made = super().__new__(cls, text)
-        made.kind = kind
-        return made
+        failure = super().__new__(cls, text)
+        failure.kind = kind
+        return failure
 
 
 def worker_number() -> int:
@@ -61,10 +61,10 @@ _starting = threading.Lock()  # functools.cache alone would let two threads star
 
 
 def prepare(*, is_new: bool = False) -> None:
-    """Starts what processes are forked from. Need not be called.
+    """Starts the process that others are forked from. Need not be called.
 
     Args:
-        is_new: this process has imported torch and op_tools and done nothing with them. Then that one is a fork of it, which saves
+        is_new: this process has imported torch and op_tools and done nothing with them. Then that process is a fork of it, which saves
             importing them again, a second or two.
     """
     with _starting:
@@ -77,7 +77,7 @@ def prepare(*, is_new: bool = False) -> None:
 @contextlib.contextmanager
 def _server_is_a_fork() -> Iterator[None]:
     """multiprocessing's server is a fork of this process in place of a new Python. It gets the same program text."""
-    multiprocessing.resource_tracker.ensure_running()  # a process that has to be a new one
+    multiprocessing.resource_tracker.ensure_running()  # a process that has to be new
     start = multiprocessing.util.spawnv_passfds
 
     def fork(_: Any, arguments: Sequence[Any], passed: Sequence[int]) -> int:
@@ -105,7 +105,7 @@ def _server_is_a_fork() -> Iterator[None]:
 
 @functools.cache
 def _forks() -> Any:
-    """Processes are forked from one that has imported torch and nothing else: they start in no time, after a crash as well.
+    """Processes are forked from a process that has imported torch and nothing else: they start in no time, after a crash as well.
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["op_tools._conformance.run"])
@@ -123,7 +123,7 @@ def _forks() -> Any:
 def _serve(
     pipe: Connection, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
 ) -> None:
-    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends. That one
+    # A worker that hangs must not outlive a run that was killed: then the process that it was forked from ends. It
     # goes on while anyone has the other end of its pipe, which multiprocessing hands on to each process.
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ def _ended(status: int | None) -> str:
 
 
 def _give_next(worker: _Worker, waiting: deque[Any], busy: list[Any], fits: Callable[[Any, list[Any]], bool]) -> None:
-    """Gives it the first item that may run beside the busy ones, if there is one."""
+    """Gives it the first item that may run beside the busy ones, if there is any."""
     if not busy or fits(waiting[0], busy):
         worker.give(waiting.popleft())
     elif fits(waiting[-1], busy):

@@ -1,1 +1,1 @@
-"""Before the first run: what of a program's source will work on a device."""
+"""Before the first run: which operators of a program's source will work on a device."""

@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Request:
-    """What to analyse."""
+    """The programs, and the options of their analysis."""
 
     inputs: Sequence[str]
     output: str
@@ -47,7 +47,7 @@ class Request:
     rules: Sequence[str] = ()
     version: str = ""
     jobs: int = 0
-    """Processes that read files; 0: one per core."""
+    """Processes that read files; 0: as many as cores."""
     json: bool = False
     sarif: bool = False
     fix: bool = False
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What became of one input."""
+    """The outcome of an input."""
 
     input: str
     folder: Path
@@ -69,19 +69,19 @@ def analyse(request: Request, progress: Progress = lambda _done, _all: None) -> 
     """Analyses each input and writes its folder `<input>_analysis`.
 
     Args:
-        request: what to analyse.
+        request: the programs and the options.
         progress: is called with the number of files that are read, and that there are.
 
     Returns:
         an outcome for each input.
 
     Raises:
-        op_tools.Error: an input or another file is missing or not what it should be; two inputs have one name.
+        op_tools.Error: an input or another file is missing or of another kind; two inputs have the same name.
     """
     names = [_folder_name(one) for one in request.inputs]
     doubled = sorted({one for one in names if names.count(one) > 1})
     if doubled:
-        raise Error(f"several inputs would be written to {doubled[0]}: analyse them one by one, each with its own -o")
+        raise Error(f"several inputs would be written to {doubled[0]}: analyse each of them with its own -o")
     if request.mode == "dynamic_shape":
         return [_dynamic(request, one, name) for one, name in zip(request.inputs, names, strict=True)]
     return _static(request, names, progress)
@@ -108,25 +108,25 @@ def _static(request: Request, names: list[str], progress: Progress) -> list[Outc
     known = _known_unsupported(request.api_files)
     rules = [rule for path in [PACKAGED, *map(Path, request.rules)] for rule in read_rules(path)]
     places = [*request.inputs, *request.environment]
-    for one in request.environment:
-        if not Path(one).exists():
-            raise Error(f"-env {one}: there is no such folder")
-    found = [find_sources(Path(one)) for one in places]
+    for folder in request.environment:
+        if not Path(folder).exists():
+            raise Error(f"-env {folder}: there is no such folder")
+    sources_of = [find_sources(Path(one)) for one in places]
     started = time.monotonic()
-    facts = _read([sources for sources, _ in found], request.jobs, progress)
+    facts = _read([sources for sources, _ in sources_of], request.jobs, progress)
     seconds = time.monotonic() - started
     outcomes = []
-    for index, (one, name) in enumerate(zip(request.inputs, names, strict=True)):
+    for index, (place, name) in enumerate(zip(request.inputs, names, strict=True)):
         own = facts[index]
         project = Project(
             [*own, *(fact for at, group in enumerate(facts) if at != index for fact in group)], request.table, known
         )
         report = Report(request.mode, files=len(own), lines=sum(fact.lines for fact in own))
-        report.problems = [*found[index][1], *(problem for fact in own for problem in fact.problems)]
-        hits = _fill(request.mode, report, project, own, rules, found[index][0])
-        outcome = Outcome(one, _folder(request, name), report)
+        report.problems = [*sources_of[index][1], *(problem for fact in own for problem in fact.problems)]
+        hits = _fill(request.mode, report, project, own, rules, sources_of[index][0])
+        outcome = Outcome(place, _folder(request, name), report)
         outcome.log.append(f"{report.files} files, {report.lines} lines; all files were read in {seconds:.1f} s")
-        _write(request, outcome, hits, found[index][0])
+        _write(request, outcome, hits, sources_of[index][0])
         outcomes.append(outcome)
     return outcomes
 
@@ -139,7 +139,7 @@ def _fill(
     rules: list[dict[str, Any]],
     sources: list[Source],
 ) -> list[Hit]:
-    """The rows of a mode; gives what rules found."""
+    """The rows of a mode; gives the hits of rules."""
     if mode == "third_party":
         third_party_rows(project, own, report)
         return []
@@ -177,8 +177,8 @@ def _read(groups: list[list[Source]], jobs: int, progress: Progress) -> list[lis
     jobs = min(jobs or len(os.sched_getaffinity(0)), 1 + len(every) // _FEW)
     chunks = [every[first : first + _CHUNK] for first in range(0, len(every), _CHUNK)]
     facts: list[FileFacts] = []
-    for found in _chunks_read(chunks, jobs):
-        facts += found
+    for read in _chunks_read(chunks, jobs):
+        facts += read
         progress(len(facts), len(every))
     result = []
     for group in groups:
@@ -197,7 +197,7 @@ def _chunks_read(chunks: list[list[Source]], jobs: int) -> Iterator[list[FileFac
             try:
                 yield future.result()
             except BrokenProcessPool:
-                reason = "the process that read it, or one of its neighbours, ended: out of memory? Try --jobs 1"
+                reason = "the process that read it, or a neighbour of it, ended: out of memory? Try --jobs 1"
                 yield [FileFacts(one.file, one.module, problems=[Problem(one.file, 0, reason)]) for one in chunk]
 
 
@@ -217,7 +217,7 @@ _API, _AFFECTED = "3rd-party API", "Affected 3rd-party API"
 def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
     """Functions of libraries that are not supported: full_unsupported_results.csv or framework_unsupported_op.csv."""
     csv.field_size_limit(1 << 30)
-    found: dict[str, str] = {}
+    unsupported: dict[str, str] = {}
     for path in files:
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -226,37 +226,37 @@ def _known_unsupported(files: Sequence[str]) -> dict[str, str]:
         rows = csv.DictReader(io.StringIO(text, newline=""))
         columns = rows.fieldnames or []
         if _API in columns:
-            found.update((row[_API], f"not supported, see {path}") for row in rows if row[_API])
+            unsupported.update((row[_API], f"not supported, see {path}") for row in rows if row[_API])
         elif _AFFECTED in columns:
             for row in rows:
                 named = row.get("Torch API") or row.get("OP Name") or ""
                 for name in (row[_AFFECTED] or "").split("\n"):
                     if name:
-                        found.setdefault(name, f"uses {named}, see {path}")
+                        unsupported.setdefault(name, f"uses {named}, see {path}")
         else:
             raise Error(
                 f"-api {path}: has no column '3rd-party API' or 'Affected 3rd-party API': give full_unsupported_results.csv "
                 "or framework_unsupported_op.csv of mode third_party"
             )
-    return found
+    return unsupported
 
 
-def _dynamic(request: Request, one: str, name: str) -> Outcome:
+def _dynamic(request: Request, place: str, name: str) -> Outcome:
     report = Report(request.mode)
-    outcome = Outcome(one, _folder(request, name), report)
+    outcome = Outcome(place, _folder(request, name), report)
     if request.detector:
-        loops, report.problems = copy_with_detector(Path(one), outcome.folder)
+        loops, report.problems = copy_with_detector(Path(place), outcome.folder)
         where = ", ".join(loops) or "none calls backward(): write DETECTOR.start(...) around the items of yours"
         outcome.log.append(f"loops that are observed: {where}")
     else:
-        dynamic_rows(Path(one), report)
+        dynamic_rows(Path(place), report)
         outcome.log.append(f"{report.lines} calls in {report.files} files")
     _write(request, outcome, [], [])
     return outcome
 
 
 def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[Source]) -> None:
-    """The files of one input; each is written anew, others in the folder stay."""
+    """The files of an input; each is written anew, others in the folder stay."""
     folder, report = outcome.folder, outcome.report
     table = request.table
     if request.mode != "dynamic_shape":
@@ -264,7 +264,7 @@ def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[So
         if request.version and not _same_minor(request.version, table.torch):
             outcome.log.append(
                 f"the code is for torch {request.version}, the support table of torch {table.torch}: names and operators of "
-                "one may be missing in the other"
+                "an operator of either may be missing in the other"
             )
     try:
         report.write(folder)
@@ -289,5 +289,5 @@ def _write(request: Request, outcome: Outcome, hits: list[Hit], sources: list[So
         raise Error(f"-o {request.output}: {error.filename} cannot be written: {error.strerror}") from error
 
 
-def _same_minor(one: str, other: str) -> bool:
-    return one.split("+")[0].split(".")[:2] == other.split("+")[0].split(".")[:2]
+def _same_minor(version: str, other: str) -> bool:
+    return version.split("+")[0].split(".")[:2] == other.split("+")[0].split(".")[:2]

@@ -66,15 +66,15 @@ def _rewrite(path: Path, folder: Path) -> list[int]:
     name = "DETECTOR"
     while name in text:  # a name of the program
         name = f"_{name}"
-    # ast counts columns in bytes of UTF-8, and lines as bytes.splitlines() does: str.splitlines() also ends one at a form feed.
+    # ast counts columns in bytes of UTF-8, and lines as bytes.splitlines() does: str.splitlines() also ends a line at a form feed.
     lines = text.encode().splitlines(keepends=True)
     for loop in sorted(loops, key=lambda loop: -loop.lineno):
         over = loop.iter
         assert over.end_lineno is not None and over.end_col_offset is not None
         _insert(lines, over.end_lineno, over.end_col_offset, b"))")
         _insert(lines, over.lineno, over.col_offset, f"{name}.start((".encode())
-    made = f"from op_tools.analyse.detector import Detector as {name}; {name} = {name}({str(folder)!a})"
-    _insert(lines, *_place_of_import(tree, made))
+    import_line = f"from op_tools.analyse.detector import Detector as {name}; {name} = {name}({str(folder)!a})"
+    _insert(lines, *_place_of_import(tree, import_line))
     changed = b"".join(lines).decode()
     ast.parse(changed)
     path.write_bytes(changed.encode(encoding))
@@ -91,18 +91,18 @@ def _insert(lines: list[bytes], line: int, column: int, text: bytes) -> None:
     lines[line - 1] = before[:column] + text + before[column:]
 
 
-def _place_of_import(tree: ast.Module, made: str) -> tuple[int, int, bytes]:
+def _place_of_import(tree: ast.Module, import_line: str) -> tuple[int, int, bytes]:
     """Line, column and text: behind the docstring and imports from __future__, which have to stay first, or at the beginning."""
     last: ast.stmt | None = None
-    for number, one in enumerate(tree.body):
-        is_docstring = number == 0 and isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
-        if not is_docstring and not (isinstance(one, ast.ImportFrom) and one.module == "__future__"):
+    for number, statement in enumerate(tree.body):
+        is_docstring = number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
             break
-        last = one
+        last = statement
     if last is not None and last.end_lineno is not None and last.end_col_offset is not None:
-        return last.end_lineno, last.end_col_offset, f"; {made}".encode()
+        return last.end_lineno, last.end_col_offset, f"; {import_line}".encode()
     first = tree.body[0]
     decorators: list[ast.expr] = getattr(first, "decorator_list", [])
     line = min([first.lineno, *(one.lineno for one in decorators)])
     is_simple = not hasattr(first, "body") and not isinstance(first, ast.Match)
-    return line, 0, f"{made}; ".encode() if is_simple else f"{made}\n".encode()
+    return line, 0, f"{import_line}; ".encode() if is_simple else f"{import_line}\n".encode()

@@ -1,4 +1,4 @@
-"""Mode dynamic_shape: which calls of a run had tensors of changing shapes, from what OpObserve wrote."""
+"""Mode dynamic_shape: which calls of a run had tensors of changing shapes, from the file of OpObserve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass
 class _Seen:
-    """Shapes of the tensors of one place, by position."""
+    """Shapes of the tensors of a place, by position."""
 
     op: str
     line: str
@@ -30,8 +30,8 @@ class _Seen:
     def add(self, sides: tuple[list[Shape], list[Shape]]) -> None:
         for known, shapes in zip((self.inputs, self.outputs), sides, strict=True):
             known += [set() for _ in range(len(shapes) - len(known))]
-            for one, shape in zip(known, shapes, strict=False):
-                one.add(shape)
+            for of_tensor, shape in zip(known, shapes, strict=False):
+                of_tensor.add(shape)
 
     @property
     def is_dynamic(self) -> bool:
@@ -39,7 +39,7 @@ class _Seen:
 
 
 def dynamic_rows(root: Path, report: Report) -> None:
-    """The rows of the mode: a row for each place and operator whose tensors had more than one shape. Calls of one place in
+    """The rows of the mode: a row for each place and operator whose tensors had several shapes. Calls of a place in
     different modules, and in their order within a step where steps were counted, are different places.
 
     Args:
@@ -52,7 +52,7 @@ def dynamic_rows(root: Path, report: Report) -> None:
     files = [root] if root.is_file() else sorted(root.rglob("calls.jsonl"))
     if not files:
         raise Error(
-            f"{root}: no calls.jsonl of OpObserve; make one: op-tools run --observe --observe-detail 2 train.py, then give "
+            f"{root}: no calls.jsonl of OpObserve; make it: op-tools run --observe --observe-detail 2 train.py, then give "
             "op_observe_result here"
         )
     seen: dict[tuple[Any, ...], _Seen] = {}
@@ -99,16 +99,16 @@ def _shapes(value: Any) -> Iterator[Shape]:
         if "dtype" in value and isinstance(value.get("shape"), list):
             yield tuple(value["shape"])
         else:
-            for one in value.values():
-                yield from _shapes(one)
+            for item in value.values():
+                yield from _shapes(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from _shapes(one)
+        for item in value:
+            yield from _shapes(item)
 
 
 def _row(seen: _Seen) -> tuple[Any, ...]:
-    found = _LINE.fullmatch(seen.line)
-    file, line = (found["file"], int(found["line"])) if found else ("", 0)
+    match = _LINE.fullmatch(seen.line)
+    file, line = (match["file"], int(match["line"])) if match else ("", 0)
     return seen.op, file, line, seen.line, _ranges(seen.inputs), _ranges(seen.outputs)
 
 

@@ -1,6 +1,6 @@
-"""What expressions are, and which names they use: the part of `_scan.py` that looks at expressions.
+"""Values of expressions, and the names that they use: the part of `_scan.py` that looks at expressions.
 
-A value is followed as far as one file shows it. An expression that no rule knows has no value, but its parts are looked at.
+A value is followed as far as a file shows it. An expression that no rule knows has no value, but its parts are looked at.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Scope:
         self.outer = outer
         self.owner = owner
         self.names: dict[str, Value | None] = {}
-        self.cautious = False  # in a branch that is an alternative: what is not known replaces nothing
+        self.cautious = False  # in a branch that is an alternative: an unknown value replaces nothing
 
 
 class Expressions:
-    """State of one pass over a file, and what it does with expressions."""
+    """State of a pass over a file, and its way with expressions."""
 
     def __init__(self, facts: FileFacts) -> None:
         self._facts = facts
@@ -97,8 +97,8 @@ class Expressions:
             self._bind(target.id, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             part = TENSOR if value is not None and value.is_tensor else None
-            for one in target.elts:
-                self._target(one, part)
+            for element in target.elts:
+                self._target(element, part)
         elif isinstance(target, ast.Starred):
             self._target(target.value, None)
         elif isinstance(target, ast.Attribute):
@@ -121,30 +121,33 @@ class Expressions:
             if name in scope.names and (scope is self._scope or not scope.name.startswith("class ")):
                 return scope.names[name]
             scope = scope.outer
-        if self._facts.stars:  # it may come from one of them
+        if self._facts.stars:  # it may come from any of them
             return Value("name", f"{self._facts.module}.{name}")
         return None
 
     def _is_module(self, name: str) -> bool:
-        """Whether a class of this file is a torch.nn.Module, as far as one file tells: a base of another file is not known
-        not to be one."""
+        """Whether a class of this file is a torch.nn.Module, as far as a file tells: a base of another file may be one."""
         seen = set()
         waiting = [name]
         while waiting:
-            one = waiting.pop()
-            if one in seen:
+            base = waiting.pop()
+            if base in seen:
                 continue
-            seen.add(one)
-            definition = self._facts.definitions.get(one)
+            seen.add(base)
+            definition = self._facts.definitions.get(base)
             if definition is None:
-                if one in _MODULE_CLASSES or one.startswith("torch.nn.") or one.endswith(("Module", "Layer", "Model")):
+                if (
+                    base in _MODULE_CLASSES
+                    or base.startswith("torch.nn.")
+                    or base.endswith(("Module", "Layer", "Model"))
+                ):
                     return True
             else:
                 waiting += definition.bases
         return False
 
     def _annotated(self, annotation: ast.expr | None) -> Value | None:
-        """What an annotation says: a tensor, an optional tensor, or an object of a class."""
+        """The value of an annotation: a tensor, an optional tensor, or an object of a class."""
         if annotation is None:
             return None
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
@@ -185,7 +188,7 @@ class Expressions:
         self._facts.uses.append(Use(symbol, kind, node.lineno, node.end_lineno or node.lineno, name, **more))
 
     def _value(self, node: ast.expr) -> Value | None:
-        """What an expression is; notes what it uses."""
+        """The value of an expression; notes the names that it uses."""
         method = _EXPRESSIONS.get(type(node))
         if method is not None:
             value: Value | None = method(self, node)
@@ -225,15 +228,15 @@ class Expressions:
         return Value("name", f"{owner.symbol}.{name}")
 
     def _bases(self, name: str) -> list[str]:
-        found: list[str] = []
+        bases: list[str] = []
         waiting = [name]
         while waiting:
             definition = self._facts.definitions.get(waiting.pop())
             for base in definition.bases if definition is not None else ():
-                if base not in found:
-                    found.append(base)
+                if base not in bases:
+                    bases.append(base)
                     waiting.append(base)
-        return found
+        return bases
 
     def _binary(self, node: ast.BinOp) -> Value | None:
         # A chain a + b + c leans to the left: without recursion, however long it is.
@@ -241,12 +244,12 @@ class Expressions:
         while isinstance(chain[-1].left, ast.BinOp):
             chain.append(chain[-1].left)
         value = self._value(chain[-1].left)
-        for one in reversed(chain):
-            right = self._value(one.right)
+        for operation in reversed(chain):
+            right = self._value(operation.right)
             tensors = [side for side in (value, right) if side is not None and side.is_tensor]
             if tensors:
-                self._use(one, f"torch.Tensor.{BINARY[type(one.op)]}", "operator")
-            is_mask = tensors and MASK in tensors and isinstance(one.op, (ast.BitAnd, ast.BitOr, ast.BitXor))
+                self._use(operation, f"torch.Tensor.{BINARY[type(operation.op)]}", "operator")
+            is_mask = tensors and MASK in tensors and isinstance(operation.op, (ast.BitAnd, ast.BitOr, ast.BitXor))
             value = MASK if is_mask else TENSOR if tensors else None
         return value
 
@@ -278,9 +281,9 @@ class Expressions:
     def _either(self, node: ast.IfExp) -> Value | None:
         self._value(node.test)
         body, other = self._value(node.body), self._value(node.orelse)
-        for one, value in ((node.body, body), (node.orelse, other)):
+        for branch, value in ((node.body, body), (node.orelse, other)):
             if value is not None and value.kind == "name" and body != other:
-                self._use(one, value.symbol, "name")
+                self._use(branch, value.symbol, "name")
         return body or other
 
     def _bool(self, node: ast.BoolOp) -> Value | None:
@@ -319,8 +322,8 @@ class Expressions:
         while isinstance(chain[-1].func, ast.Attribute) and isinstance(chain[-1].func.value, ast.Call):
             chain.append(chain[-1].func.value)
         value: Value | None = None
-        for index, one in enumerate(reversed(chain)):
-            function = one.func
+        for index, call in enumerate(reversed(chain)):
+            function = call.func
             if index == 0:
                 owner = self._value(function.value) if isinstance(function, ast.Attribute) else None
                 called = (
@@ -332,37 +335,37 @@ class Expressions:
                 assert isinstance(function, ast.Attribute)
                 owner = value
                 called = self._attribute_of(owner, function.attr)
-            value = self._one_call(one, called, owner)
+            value = self._one_call(call, called, owner)
         return value
 
     def _one_call(self, node: ast.Call, called: Value | None, owner: Value | None) -> Value | None:
         special = self._special(node, called)
         if special is not None:
             return special[0]
-        given = [self._handed_on(one) for one in node.args]
-        given += [self._handed_on(one.value) for one in node.keywords]
+        arguments = [self._handed_on(one) for one in node.args]
+        arguments += [self._handed_on(one.value) for one in node.keywords]
         if called is None:
             if isinstance(node.func, ast.Attribute):
                 self._note(node, f"?.{node.func.attr}")
             return None
         if called.kind == "instance":
             self._note(node, f"{called.symbol}.__call__")
-            handed = any(one is not None and one.is_tensor for one in given)
+            handed = any(one is not None and one.is_tensor for one in arguments)
             return TENSOR if called.symbol.startswith("torch.nn.") or handed else None
         if called.is_tensor:
             return None
         self._note(node, called.symbol)
-        self._registered(node, owner, given)
+        self._registered(node, owner, arguments)
         return self._result(called.symbol, owner)
 
-    def _registered(self, node: ast.Call, owner: Value | None, given: list[Value | None]) -> None:
+    def _registered(self, node: ast.Call, owner: Value | None, arguments: list[Value | None]) -> None:
         """self.register_buffer("mask", tensor) makes an attribute."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("register_buffer", "register_parameter"):
             return
         name = node.args[0] if node.args else None
         attributes = self._attributes.get(owner.symbol) if owner is not None else None
         if attributes is not None and isinstance(name, ast.Constant) and isinstance(name.value, str):
-            attributes[name.value] = TENSOR if len(given) > 1 else None
+            attributes[name.value] = TENSOR if len(arguments) > 1 else None
 
     def _special(self, node: ast.Call, called: Value | None) -> tuple[Value | None] | None:
         """Calls that name something: getattr with a constant, partial, import_module, super."""
@@ -371,8 +374,8 @@ class Expressions:
             if function.id == "getattr" and len(node.args) >= 2 and _constant(node.args[1]):
                 return (self._attribute_of(self._value(node.args[0]), _constant(node.args[1])),)
             if function.id in ("isinstance", "issubclass"):  # asks for a class, and uses it not
-                for one in node.args[:1]:
-                    self._value(one)
+                for argument in node.args[:1]:
+                    self._value(argument)
                 return (None,)
             if function.id == "__import__" and node.args and _constant(node.args[0]):
                 return (Value("name", _constant(node.args[0]).split(".")[0]),)
@@ -382,8 +385,8 @@ class Expressions:
                 return (Value("instance", bases[0]) if bases else None,)
         if called is not None and called.kind == "name":
             if called.symbol in _PARTIALS and node.args:
-                for one in [*node.args[1:], *(keyword.value for keyword in node.keywords)]:
-                    self._handed_on(one)
+                for argument in [*node.args[1:], *(keyword.value for keyword in node.keywords)]:
+                    self._handed_on(argument)
                 return (self._value(node.args[0]),)
             if called.symbol == "importlib.import_module" and node.args and _constant(node.args[0]):
                 return (Value("name", _constant(node.args[0])),)
@@ -395,7 +398,7 @@ class Expressions:
         if symbol.startswith(("torch.", "?.")):
             keywords = tuple((one.arg, _source_of(one.value)) for one in node.keywords if one.arg)
         is_open = any(one.arg is None for one in node.keywords) or any(
-            isinstance(one, ast.Starred) for one in node.args
+            isinstance(argument, ast.Starred) for argument in node.args
         )
         self._use(node, symbol, "call", position=end, positional=len(node.args), keywords=keywords, open=is_open)
 

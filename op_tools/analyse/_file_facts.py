@@ -1,4 +1,4 @@
-"""What one source file says, before it is known what the names of other files mean."""
+"""The facts of a single source file, before the meaning of names of other files is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Value(NamedTuple):
-    """What is known of an expression."""
+    """The known value of an expression."""
 
     kind: str
     """"name": the thing that a dotted name names; "instance": an object of the class so named; "tensor"; "mask": a tensor
@@ -29,7 +29,7 @@ class Use:
     """A place where a name is used."""
 
     symbol: str
-    """Its full name, as far as one file tells: "torch.nn.functional.relu", "pkg.layers.conv", "torch.Tensor.add_". A method
+    """Its full name, as far as a file tells: "torch.nn.functional.relu", "pkg.layers.conv", "torch.Tensor.add_". A method
     of an object of which nothing is known begins with "?."."""
     kind: str
     """"call", "operator" (of Python, on a tensor), "name" (handed on, not called here)."""
@@ -43,7 +43,7 @@ class Use:
     keywords: tuple[tuple[str, str], ...] = ()
     """Names of keyword arguments with their source text, when they are constants or names; else ""."""
     open: bool = False
-    """It is called with *args or **kwargs: what it is given is not known."""
+    """It is called with *args or **kwargs: its arguments are not known."""
     detail: str = ""
     """"mask" for tensor[mask] = value."""
 
@@ -73,13 +73,13 @@ class Problem:
 
 @dataclass
 class FileFacts:
-    """What one file says."""
+    """The facts of a file."""
 
     file: str
     module: str
     is_package: bool = False
     exports: dict[str, str] = field(default_factory=dict)
-    """Names of the module: what each stands for."""
+    """Names of the module, with their meaning."""
     values: list[str] = field(default_factory=list)
     """Other names of the module."""
     stars: list[str] = field(default_factory=list)

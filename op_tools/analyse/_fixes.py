@@ -11,12 +11,12 @@ from ._rules import Hit
 
 
 def unified_diff(path: str, file: str, hits: Iterable[Hit]) -> str:
-    """The diff of one file, for `patch -p1` in the analysed folder; "" if no rewrite is safe.
+    """The diff of a file, for `patch -p1` in the analysed folder; "" if no rewrite is safe.
 
     Args:
         path: where the file is.
         file: its name below the folder.
-        hits: what rules found in it.
+        hits: the hits of rules in it.
     """
     try:
         before = Path(path).read_bytes().decode("utf-8")
@@ -42,13 +42,13 @@ def unified_diff(path: str, file: str, hits: Iterable[Hit]) -> str:
 
 
 def _inserted(lines: list[str], line: int, column: int, text: str) -> list[str]:
-    """With a comma before it, or without one after a comma or an empty call: whichever is Python."""
+    """With a comma before it, or without after a comma or an empty call: whichever is Python."""
     content = lines[line - 1].encode("utf-8")
     for separator in (", ", "", " "):
         changed = content[:column] + (separator + text).encode("utf-8") + content[column:]
-        found = [*lines[: line - 1], changed.decode("utf-8"), *lines[line:]]
-        if content[column : column + 1] == b")" and _parses(found):
-            return found
+        fixed = [*lines[: line - 1], changed.decode("utf-8"), *lines[line:]]
+        if content[column : column + 1] == b")" and _parses(fixed):
+            return fixed
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What a result of op-tools conformance says of functions and operators, for a support table."""
+"""The verdicts of op-tools conformance on functions and operators, for a support table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Judged = dict[str, dict[str, dict[str, Any]]]
 
 
 def read_conformance(folder: str | Path, device: str) -> Judged:
-    """What a conformance result says of functions, and of the operators that were wrong in them.
+    """The verdicts of a conformance result on functions, and on the operators that were wrong in them.
 
     Args:
-        folder: what `op-tools conformance run -o` wrote.
+        folder: a result of `op-tools conformance run -o`.
         device: whose support table it is for.
 
     Raises:
@@ -50,10 +50,10 @@ def enter_conformance(table: SupportTable, judged: Judged) -> None:
 
 def _add(dtypes: dict[str, dict[str, Any]], row: Row) -> None:
     meaning = _MEANING[row.status]
-    found = dtypes.setdefault(row.dtype, {"right": 0, "wrong": 0, "unsupported": 0})
-    found[meaning] += 1
+    counts = dtypes.setdefault(row.dtype, {"right": 0, "wrong": 0, "unsupported": 0})
+    counts[meaning] += 1
     if meaning != "right":
-        found.setdefault(meaning + " because", f"{row.phase}: {row.reason or row.status} ({row.case})")
+        counts.setdefault(meaning + " because", f"{row.phase}: {row.reason or row.status} ({row.case})")
 
 
 def _rows_of(table: SupportTable, name: str) -> Iterable[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Finds the functions that C++ and CUDA sources give to Python: TORCH_LIBRARY, PYBIND11_MODULE, RegisterOperators.
 
-A tokenizer, no parser: comments, strings and raw strings are known, so that a definition may span lines, and one in a
-comment is none. Preprocessor conditions are not evaluated: what is in any branch counts.
+A tokenizer, no parser: comments, strings and raw strings are known, so that a definition may span lines, and comments
+have none. Preprocessor conditions are not evaluated: all branches count.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Token = tuple[str, str, int]
 def scan_native(text: str) -> dict[str, list[Definition]]:
     """The definitions of a source: "namespace.name" of TORCH_LIBRARY, "name" of PYBIND11_MODULE, each with its schema or
     signature as far as the text has one, its first line and its last."""
-    found: dict[str, list[Definition]] = {}
+    definitions: dict[str, list[Definition]] = {}
     if not any(block in text for block in (*_BLOCKS, "RegisterOperators")):
-        return found
+        return definitions
     tokens = list(_tokens(text))
     if ("name", "RegisterOperators") in {token[:2] for token in tokens}:
-        _registered(tokens, found)
+        _registered(tokens, definitions)
     index = 0
     while index < len(tokens):
         kind, word, _ = tokens[index]
@@ -41,13 +41,13 @@ def scan_native(text: str) -> dict[str, list[Definition]]:
             arguments, after = _group(tokens, index + 1, "(", ")")
             if _follows(tokens, after, "{"):
                 body, index = _group(tokens, after, "{", "}")
-                _block(word, arguments, body, found)
+                _block(word, arguments, body, definitions)
                 continue
         index += 1
-    return found
+    return definitions
 
 
-def _registered(tokens: list[Token], found: dict[str, list[Definition]]) -> None:
+def _registered(tokens: list[Token], definitions: dict[str, list[Definition]]) -> None:
     """RegisterOperators().op("space::name(Tensor x) -> Tensor", &function)"""
     for index in range(1, len(tokens) - 2):
         if (
@@ -59,7 +59,7 @@ def _registered(tokens: list[Token], found: dict[str, list[Definition]]) -> None
             space, _, rest = schema.partition("::")
             name = re.split(r"[.(\s]", rest, maxsplit=1)[0]
             if name:
-                found.setdefault(f"{space}.{name}", []).append((schema, tokens[index][2], tokens[index + 2][2]))
+                definitions.setdefault(f"{space}.{name}", []).append((schema, tokens[index][2], tokens[index + 2][2]))
 
 
 def _tokens(text: str) -> Iterator[Token]:
@@ -78,7 +78,7 @@ def _follows(tokens: list[Token], index: int, mark: str) -> bool:
 
 
 def _group(tokens: list[Token], index: int, opening: str, closing: str) -> tuple[list[Token], int]:
-    """What is between a bracket and its counterpart, and the place after it. The rest of the file where there is none."""
+    """The text between a bracket and its counterpart, and the place after it. The rest of the file where there is none."""
     depth = 0
     for end in range(index, len(tokens)):
         if tokens[end][0] == "other":
@@ -88,7 +88,7 @@ def _group(tokens: list[Token], index: int, opening: str, closing: str) -> tuple
     return tokens[index + 1 :], len(tokens)
 
 
-def _block(word: str, arguments: list[Token], body: list[Token], found: dict[str, list[Definition]]) -> None:
+def _block(word: str, arguments: list[Token], body: list[Token], definitions: dict[str, list[Definition]]) -> None:
     names = [one[1] for one in arguments if one[0] == "name"]
     if not names:
         return
@@ -97,16 +97,16 @@ def _block(word: str, arguments: list[Token], body: list[Token], found: dict[str
     classes = {variable}
     for index, (kind, text, line) in enumerate(body):
         if kind == "name" and text in ("def", "impl", "class_", "def_static") and _call_begins(body, index):
-            given, after = _group(body, _open(body, index), "(", ")")
-            strings = [one for one in given if one[0] == "text"]
+            inner, after = _group(body, _open(body, index), "(", ")")
+            strings = [one for one in inner if one[0] == "text"]
             if not strings:
                 continue
             is_method = text in ("def", "def_static") and not _called_on(body, index, classes)
             last = body[after - 1][2] if after <= len(body) and after else line
-            schema = "".join(one[1] for one in _first_string(given))
+            schema = "".join(one[1] for one in _first_string(inner))
             name = re.split(r"[(\s]", schema.split("::")[-1], maxsplit=1)[0]
             if name and not is_method:
-                found.setdefault(space + name.split(".")[0], []).append((schema, line, last))
+                definitions.setdefault(space + name.split(".")[0], []).append((schema, line, last))
 
 
 def _call_begins(body: list[Token], index: int) -> bool:
@@ -148,12 +148,12 @@ def _called_on(body: list[Token], index: int, variables: set[str]) -> bool:
     return False
 
 
-def _first_string(given: list[Token]) -> Iterator[Token]:
-    """The first string with those that directly follow it: "a" "b" is one."""
-    for index, token in enumerate(given):
+def _first_string(tokens: list[Token]) -> Iterator[Token]:
+    """The first string with those that directly follow it: "a" "b" is a single string."""
+    for index, token in enumerate(tokens):
         if token[0] == "text":
             yield token
-            for other in given[index + 1 :]:
+            for other in tokens[index + 1 :]:
                 if other[0] != "text":
                     return
                 yield other

@@ -1,6 +1,6 @@
 """Which operators calls make on a device, as torch's profiler sees them.
 
-Used while a support table is made (`_support.py`), beside `Watch`. A dispatch mode changes what it watches: with one on, autograd
+Used while a support table is made (`_support.py`), beside `Watch`. A dispatch mode changes the watched program: with a mode on, autograd
 adds gradients out of place, and some formulas of backward take another way. The profiler changes nothing.
 """
 
@@ -25,16 +25,16 @@ _MARK = "op_tools part "
 
 @dataclass
 class Part:
-    """What one part of a program made."""
+    """The operators of a part of a program."""
 
-    made: set[str] = field(default_factory=set)
+    operators: set[str] = field(default_factory=set)
     error: Exception | None = None
     refused: str = ""
     """The operator that the device does not have, which ended the part."""
 
 
 class Profile:
-    """Runs parts of a program one after the other; `parts` is there after close()."""
+    """Runs parts of a program in turn; `parts` is there after close()."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -62,14 +62,14 @@ class Profile:
 
     def _fill(self, events: list[Any]) -> None:
         """Events of other threads, as those of backward, belong to the part during which they began. torch's own list of
-        events (`profile.events()`) leaves out an operator in one of the same name, so the raw ones are read."""
+        events (`profile.events()`) leaves out an operator in an operator of the same name, so the raw events are read."""
         threads: dict[int, list[Any]] = {}
         for event in sorted(events, key=lambda one: (one.start_ns(), -one.end_ns())):
             threads.setdefault(event.start_thread_id(), []).append(event)
         marks = sorted(
-            (one.start_ns(), one.end_ns(), int(one.name().removeprefix(_MARK)))
-            for one in events
-            if one.name().startswith(_MARK)
+            (event.start_ns(), event.end_ns(), int(event.name().removeprefix(_MARK)))
+            for event in events
+            if event.name().startswith(_MARK)
         )
         last: dict[int, tuple[int, str]] = {}
         for of_thread in threads.values():
@@ -78,16 +78,18 @@ class Profile:
                 if index < 0 or start > marks[index][1]:
                     continue
                 number = marks[index][2]
-                self.parts[number].made.add(name)
+                self.parts[number].operators.add(name)
                 last[number] = max(last.get(number, (0, "")), (start, name))
         for number, part in enumerate(self.parts):
             if part.error is not None and refused(part.error):
                 part.refused = last.get(number, (0, ""))[1]
 
     def _operators(self, events: list[Any]) -> Iterator[tuple[int, str]]:
-        """When each operator began, and its full name; but for what is taken apart above the device, and for what a kernel
-        calls. The events are of one thread, sorted."""
-        around: list[tuple[int, bool]] = []  # the end of each event that goes on; whether it is a kernel, or in one
+        """When each operator began, and its full name; but for composite operators, taken apart above the device, and for calls
+        of a kernel. The events are of a single thread, sorted."""
+        around: list[
+            tuple[int, bool]
+        ] = []  # the end of each event that goes on; whether it is a kernel, or in a kernel
         for event in events:
             while around and around[-1][0] < event.end_ns():
                 around.pop()
@@ -106,7 +108,7 @@ def _all_operators() -> frozenset[str]:
 
 @functools.cache
 def _kind(name: str, key: str) -> str:
-    """The kind of a composite operator, else what the device has."""
+    """The kind of a composite operator, else the kind of the device's kernel."""
     kind, evidence = registration(name, key)
     return evidence if kind == "composite" else kind
 

@@ -1,4 +1,4 @@
-"""Puts the facts of all files together: what a name means across files, and which functions an unsupported call reaches."""
+"""Puts the facts of all files together: the meaning of a name across files, and which functions an unsupported call reaches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Finding:
 
 
 class Project:
-    """The files of an analysis, as one program."""
+    """The files of an analysis, as a program."""
 
     def __init__(
         self, facts: Iterable[FileFacts], table: SupportTable, unsupported: dict[str, str] | None = None
@@ -45,14 +45,14 @@ class Project:
         self.definitions: dict[str, Definition] = {}
         self.methods: set[str] = set()
         packages = {one.module for one in self.facts if one.is_package}
-        for one in self.facts:
-            self._modules.setdefault(one.module, one)
-            self.definitions.update(one.definitions)
-            parts = one.module.split(".")
+        for of_file in self.facts:
+            self._modules.setdefault(of_file.module, of_file)
+            self.definitions.update(of_file.definitions)
+            parts = of_file.module.split(".")
             for index in range(1, len(parts)):  # a script finds its neighbours without the folders above
                 if ".".join(parts[:index]) not in packages:
                     tail = ".".join(parts[index:])
-                    self._tails[tail] = None if tail in self._tails else one
+                    self._tails[tail] = None if tail in self._tails else of_file
         self.methods = {name.rsplit(".", 1)[1] for name in self.definitions}
         self._resolved: dict[str, str] = {}
         self._unsupported = _by_short_name(unsupported or {})
@@ -92,9 +92,9 @@ class Project:
         if own in self.definitions:
             return self._in_class(own, rest[1:], symbol) if rest[1:] else own
         for star in facts.stars:
-            found = self.resolve(".".join([star, *rest]))
-            if found in self.definitions or (found.startswith("torch.") and self.table.knows(found)):
-                return found
+            target = self.resolve(".".join([star, *rest]))
+            if target in self.definitions or (target.startswith("torch.") and self.table.knows(target)):
+                return target
         return symbol
 
     def _in_class(self, name: str, rest: list[str], symbol: str) -> str:
@@ -112,9 +112,9 @@ class Project:
             if forward in self.definitions:
                 return forward
         for base in definition.bases:
-            found = self.resolve(".".join([base, *rest]))
-            if found in self.definitions or found.startswith("torch."):
-                return found
+            target = self.resolve(".".join([base, *rest]))
+            if target in self.definitions or target.startswith("torch."):
+                return target
         return symbol
 
     def calls(self, symbol: str) -> str:
@@ -124,8 +124,8 @@ class Project:
             return ""
         if not definition.is_class:
             return symbol
-        found = self.resolve(f"{symbol}.__init__")
-        return found if found in self.definitions else ""
+        target = self.resolve(f"{symbol}.__init__")
+        return target if target in self.definitions else ""
 
     def is_module_class(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a class is a torch.nn.Module."""
@@ -148,7 +148,7 @@ class Project:
                 if symbol.endswith(".__call__"):
                     continue  # of a module: its constructor is reported
                 if symbol.startswith("torch.Tensor.") and not self.table.knows(symbol):
-                    continue  # what was taken for a tensor is none
+                    continue  # the value that was taken for a tensor is none
                 yield Finding(facts.file, use, symbol, self.table.support(symbol))
             elif self._unsupported and (known := self._known_unsupported(symbol)):
                 yield Finding(facts.file, use, symbol, Support("unsupported", known))
@@ -173,21 +173,21 @@ class Project:
 
     def edges(self) -> dict[str, dict[str, Use]]:
         """For each function of the program the functions that it calls or hands on, with the first place."""
-        found: dict[str, dict[str, Use]] = {}
+        edges: dict[str, dict[str, Use]] = {}
         for facts in self.facts:
             for use in facts.uses:
                 target = self.calls(self.resolve(use.symbol))
                 if target and target != use.scope:
-                    found.setdefault(use.scope, {}).setdefault(target, use)
-        return found
+                    edges.setdefault(use.scope, {}).setdefault(target, use)
+        return edges
 
 
 def reached(edges: dict[str, dict[str, Use]], direct: dict[str, set[str]]) -> dict[str, set[str]]:
-    """What each function reaches of what some contain: itself, or through functions that it calls.
+    """The names that each function reaches, of those that functions contain: itself, or through functions that it calls.
 
     Args:
         edges: who calls whom.
-        direct: function -> what it contains.
+        direct: function -> the names that it contains.
 
     Returns:
         function -> all that it reaches. Functions that call each other reach the same.
@@ -195,9 +195,9 @@ def reached(edges: dict[str, dict[str, Use]], direct: dict[str, set[str]]) -> di
     result: dict[str, set[str]] = {}
     for component in _components(edges, [*direct, *edges]):
         union: set[str] = set()
-        for one in component:
-            union |= direct.get(one, set())
-            for target in edges.get(one, ()):
+        for function in component:
+            union |= direct.get(function, set())
+            for target in edges.get(function, ()):
                 union |= result.get(target, set())
         if union:
             result.update((one, union) for one in component)
@@ -235,10 +235,10 @@ def _components(edges: dict[str, dict[str, Use]], nodes: Iterable[str]) -> Itera
                 if low[node] == index[node]:
                     component = []
                     while True:
-                        one = stack.pop()
-                        on_stack.discard(one)
-                        component.append(one)
-                        if one == node:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.append(member)
+                        if member == node:
                             break
                     yield component
 
@@ -246,15 +246,15 @@ def _components(edges: dict[str, dict[str, Use]], nodes: Iterable[str]) -> Itera
 def _by_short_name(names: dict[str, str]) -> dict[tuple[str, str], str]:
     """A library's functions by (package, last part): programs import them from other places than where they are defined. A
     class by its constructor and its forward()."""
-    found: dict[tuple[str, str], str] = {}
+    by_class: dict[tuple[str, str], str] = {}
     for name, told in sorted(names.items()):
         top, _, rest = name.partition(".")
         parts = rest.split(".")
         if parts[-1] in ("__init__", *_CALLS) and len(parts) > 1:
-            found.setdefault((top, parts[-2]), told)
-            found.setdefault((top, ".".join(parts[-2:])), told)
+            by_class.setdefault((top, parts[-2]), told)
+            by_class.setdefault((top, ".".join(parts[-2:])), told)
         elif len(parts) > 1 and parts[-2][:1].isupper():
-            found.setdefault((top, ".".join(parts[-2:])), told)
+            by_class.setdefault((top, ".".join(parts[-2:])), told)
         else:
-            found.setdefault((top, parts[-1]), told)
-    return found
+            by_class.setdefault((top, parts[-1]), told)
+    return by_class

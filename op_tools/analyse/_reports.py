@@ -62,12 +62,12 @@ class Report:
     files: int = 0
     lines: int = 0
     unsupported: int = 0
-    """Uses of what the device does not run."""
+    """Uses of operators that the device does not run."""
 
     def counts(self) -> dict[str, int]:
         """Rows per file, for the closing table."""
-        found = {name: len(self.rows.get(name, [])) for name in COLUMNS[self.mode]}
-        return {**found, "unreadable.csv": len(self.problems)}
+        counts = {name: len(self.rows.get(name, [])) for name in COLUMNS[self.mode]}
+        return {**counts, "unreadable.csv": len(self.problems)}
 
     def write(self, folder: Path) -> None:
         """Writes the CSV files."""
@@ -90,7 +90,8 @@ class Report:
                 for name, columns in COLUMNS[self.mode].items()
             },
             "unreadable": [
-                dict(zip(_UNREADABLE, (one.file, one.line, one.reason), strict=True)) for one in self.problems
+                dict(zip(_UNREADABLE, (problem.file, problem.line, problem.reason), strict=True))
+                for problem in self.problems
             ],
         }
         return json.dumps(content, indent=1) + "\n"
@@ -109,7 +110,7 @@ def is_cuda(symbol: str) -> bool:
 
 
 def is_vendor(symbol: str) -> bool:
-    """Whether a name belongs to one kind of device, and so has to be migrated."""
+    """Whether a name belongs to a kind of device, and so has to be migrated."""
     parts = symbol.split(".")
     return is_cuda(symbol) or any(one in ("mlu", "mps", "musa", "xpu", "npu") for one in parts[1:])
 
@@ -121,20 +122,20 @@ def api_rows(findings: Iterable[Finding], report: Report) -> None:
     slow: set[Row] = set()
     cuda: set[Row] = set()
     wrong: set[Row] = set()
-    for one in findings:
-        place = (one.file, one.use.line, one.use.end, one.symbol)
-        if is_cuda(one.symbol):
-            cuda.add((one.file, one.symbol))
-        elif one.support.status == "unsupported":
-            unsupported.add((*place, one.support.evidence))
-        elif one.support.status == "partial":
-            unknown.add((*place, f"some calls do not run: {one.support.evidence}"))
-        elif one.support.status == "unknown":
-            unknown.add((*place, one.support.evidence))
-        elif one.support.status == "fallback":
-            slow.add((*place, f"runs on the CPU: {one.support.evidence}"))
-        if one.support.warning:
-            wrong.add((*place, f"op-tools conformance found wrong results: {one.support.warning}"))
+    for finding in findings:
+        place = (finding.file, finding.use.line, finding.use.end, finding.symbol)
+        if is_cuda(finding.symbol):
+            cuda.add((finding.file, finding.symbol))
+        elif finding.support.status == "unsupported":
+            unsupported.add((*place, finding.support.evidence))
+        elif finding.support.status == "partial":
+            unknown.add((*place, f"some calls do not run: {finding.support.evidence}"))
+        elif finding.support.status == "unknown":
+            unknown.add((*place, finding.support.evidence))
+        elif finding.support.status == "fallback":
+            slow.add((*place, f"runs on the CPU: {finding.support.evidence}"))
+        if finding.support.warning:
+            wrong.add((*place, f"op-tools conformance found wrong results: {finding.support.warning}"))
     report.rows["unsupported_api.csv"] = sorted(unsupported)
     report.rows["unknown_api.csv"] = sorted(unknown)
     report.rows["cuda_op_list.csv"] = sorted(cuda)
@@ -154,8 +155,8 @@ def advice_rows(hits: Iterable[Hit], report: Report) -> None:
 
 def affinity_rows(hits: Iterable[Hit], report: Report) -> None:
     """The rows of mode affinity_apis."""
-    found = {(one.file, one.line, one.end, one.kind, _shown(one), one.rule.get("replacement", "")) for one in hits}
-    report.rows["affinity_api_call.csv"] = sorted(found)
+    calls = {(one.file, one.line, one.end, one.kind, _shown(one), one.rule.get("replacement", "")) for one in hits}
+    report.rows["affinity_api_call.csv"] = sorted(calls)
 
 
 def _shown(hit: Hit) -> str:

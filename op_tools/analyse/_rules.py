@@ -1,6 +1,6 @@
 """Advice and replacements: rules in a data file (`rules.json`, and files of users), and where they apply.
 
-A rule names calls, or a class or a function by name, parameters, bases and what its body uses. docs/analyse.md has its keys.
+A rule names calls, or a class or a function by name, parameters, bases and the names that its body uses. docs/analyse.md has its keys.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_rules(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _wrong(rule: Any) -> str:
-    """What is wrong with a rule; "" if nothing."""
+    """The fault of a rule; "" if there is none."""
     if not isinstance(rule, dict):
         return "not an object"
     for key, value in rule.items():
@@ -84,11 +84,11 @@ def _wrong(rule: Any) -> str:
         if not isinstance(value, _KEYS[key]):
             return f"{key}: not of type {getattr(_KEYS[key], '__name__', _KEYS[key])}"
     if rule.get("report") not in _REPORTS:
-        return f"report: one of {', '.join(_REPORTS)}"
+        return f"report: expected {', '.join(_REPORTS)}"
     if not rule.get("id") or not rule.get("text"):
         return "needs id and text"
     if sum(key in rule for key in ("call", "class", "function")) != 1:
-        return "needs one of call, class, function"
+        return "needs call, class or function"
     patterns = [rule.get("argument", ""), rule.get("argument_not", "")]
     for part in (rule.get("class"), rule.get("function")):
         patterns += [part.get("name", ""), *part.get("body", [])] if part else []
@@ -169,10 +169,10 @@ def _applies(rule: dict[str, Any], use: Use, called: set[str], lines: Callable[[
     if "argument" in rule or "argument_not" in rule:
         text = " ".join(line.strip() for line in lines()[use.line - 1 : use.end])
         arguments = text[text.find("(") + 1 :]
-        given = [one.strip() for one in re.split(r",(?![^(]*\))", arguments.rstrip().rstrip(")") + ")")]
-        if "argument" in rule and not any(re.fullmatch(rule["argument"], _closed(one)) for one in given):
+        passed = [one.strip() for one in re.split(r",(?![^(]*\))", arguments.rstrip().rstrip(")") + ")")]
+        if "argument" in rule and not any(re.fullmatch(rule["argument"], _closed(one)) for one in passed):
             return False
-        if "argument_not" in rule and any(re.fullmatch(rule["argument_not"], one.rstrip(")")) for one in given):
+        if "argument_not" in rule and any(re.fullmatch(rule["argument_not"], one.rstrip(")")) for one in passed):
             return False
     return True
 

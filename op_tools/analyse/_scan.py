@@ -1,7 +1,7 @@
-"""Reads a Python file into facts: which names it uses, in which function, on what.
+"""Reads a Python file into facts: which names it uses, in which function, on which values.
 
-One pass over the syntax tree in the order of execution: the module first, then its functions, constructors before other
-methods, so that the attributes of `self` are known. What one file does not show stays a name for `_project.py`.
+A single pass over the syntax tree in the order of execution: the module first, then its functions, constructors before other
+methods, so that the attributes of `self` are known. A symbol of another file stays a name for `_project.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def scan(tree: ast.Module, file: str, module: str, is_package: bool = False) -> 
 
 
 class _Scanner(Expressions):
-    """The statements of one pass."""
+    """The statements of a pass."""
 
     def run(self, tree: ast.Module) -> FileFacts:
         self._body(tree.body)
@@ -163,8 +163,8 @@ class _Scanner(Expressions):
             return False
         if any(isinstance(one, ast.Starred) for one in (*target.elts, *values)):
             return False
-        for one, value in zip(target.elts, list(map(self._value, values)), strict=True):
-            self._target(one, value)
+        for element, value in zip(target.elts, list(map(self._value, values)), strict=True):
+            self._target(element, value)
         return True
 
     def _annotated_assign(self, node: ast.AnnAssign) -> None:

@@ -1,4 +1,4 @@
-"""Finds and reads source files. What cannot be read is a problem with a reason; nothing is left out in silence."""
+"""Finds and reads source files. An unreadable file is a problem with a reason; nothing is left out in silence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Source:
 
 
 def find_sources(root: Path) -> tuple[list[Source], list[Problem]]:
-    """The source files of a folder, or one file, in the order of their names.
+    """The source files of a folder, or a single file, in the order of their names.
 
     Args:
         root: a folder or a file. A folder with an `__init__.py` is a package, and its name begins its modules' names.
@@ -48,12 +48,12 @@ def find_sources(root: Path) -> tuple[list[Source], list[Problem]]:
         return [_source(root, root.name, root.stem, [])], []
     package = [root.name] if (root / "__init__.py").is_file() else []
     problems: list[Problem] = []
-    found: list[Source] = []
+    sources: list[Source] = []
     for path, relative in _walk(root, problems):
         suffix = path.suffix.lower()
         if suffix in _PYTHON or suffix in _NATIVE or suffix == _NOTEBOOK:
-            found.append(_source(path, relative, path.stem, [*package, *Path(relative).parts[:-1]]))
-    return found, problems
+            sources.append(_source(path, relative, path.stem, [*package, *Path(relative).parts[:-1]]))
+    return sources, problems
 
 
 def _source(path: Path, relative: str, stem: str, place: list[str]) -> Source:
@@ -103,7 +103,7 @@ def _shown(name: str) -> str:
 
 
 def read_facts(source: Source) -> FileFacts:
-    """What a file says. Never raises for a file's content: what is wrong with it is among its problems."""
+    """The facts of a file. Never raises for a file's content: faults are among its problems."""
     facts = FileFacts(_shown(source.file), source.module, source.is_package)
     suffix = Path(source.path).suffix.lower()
     try:
@@ -117,10 +117,10 @@ def read_facts(source: Source) -> FileFacts:
             return facts
         cell_problems: list[Problem] = []
         text = _notebook(content, facts.file, cell_problems) if suffix == _NOTEBOOK else _decoded(content)
-        found = _scanned(text, facts, source)
-        found.problems = cell_problems
-        found.lines = text.count("\n") + 1
-        return found
+        scanned = _scanned(text, facts, source)
+        scanned.problems = cell_problems
+        scanned.lines = text.count("\n") + 1
+        return scanned
     except _UnreadableError as problem:
         facts.problems.append(Problem(facts.file, problem.line, problem.reason))
     except OSError as error:
@@ -131,7 +131,7 @@ def read_facts(source: Source) -> FileFacts:
 
 
 class _UnreadableError(Exception):
-    """A file's content is not what its name says."""
+    """A file's content does not fit its name."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -172,7 +172,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _notebook(content: bytes, file: str, problems: list[Problem]) -> str:
-    """The code cells of a notebook, one after the other. A cell that is no Python is empty lines, and a problem."""
+    """The code cells of a notebook, in order. A cell that is no Python is empty lines, and a problem."""
     try:
         document = json.loads(content)
         cells = document["cells"] if "cells" in document else document["worksheets"][0]["cells"]

@@ -1,6 +1,6 @@
-"""Makes a support table: what a device of this machine runs, of torch's operators and Python functions.
+"""Makes a support table: which of torch's operators and Python functions a device of this machine runs.
 
-Called by `op-tools support`. The dispatcher says what is registered; torch's own sample calls, made on the device, say which
+Called by `op-tools support`. The dispatcher says which operators are registered; torch's own sample calls, made on the device, say which
 operators a function calls, and which of them the device refuses.
 """
 
@@ -30,7 +30,7 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 def make_table(device: str, samples: int = 1000, progress: Callable[[str], None] = lambda _: None) -> SupportTable:
-    """What a device runs.
+    """The operators and functions that a device runs.
 
     Args:
         device: a device of this machine, such as "cpu", "cuda" or "sim"; its backend has been imported.
@@ -92,7 +92,7 @@ def _databases() -> tuple[list[Any], list[Any]]:
     return functions, module_db
 
 
-# Of a device: prepares a call, whose inputs are then there, and gives what makes it.
+# Of a device: prepares a call, whose inputs are then there, and gives a function that makes it.
 _Call = Callable[[str], Callable[[], Any]]
 
 
@@ -114,10 +114,10 @@ def _samples(info: Any, count: int) -> list[_Call]:
     gradients = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     seed()
     try:
-        found = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), count))
+        samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), count))
     except Exception:  # some samples cannot be made without a GPU
         return []
-    return [_sample_call(info, sample) for sample in found]
+    return [_sample_call(info, sample) for sample in samples]
 
 
 def _sample_call(info: Any, sample: Any) -> _Call:
@@ -140,12 +140,12 @@ def _module_calls(module_db: list[Any], count: int) -> Iterator[tuple[list[str],
     for info in module_db:
         seed()
         try:
-            found = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=True)[
-                :count
-            ]
-        except Exception:  # what needs a GPU
-            found = []
-        yield [f"torch.{info.name}"], [_module_call(info.module_cls, one) for one in found if one.forward_input]
+            samples = info.module_inputs_func(
+                info, device="cpu", dtype=torch.float32, requires_grad=True, training=True
+            )[:count]
+        except Exception:  # of a module that needs a GPU
+            samples = []
+        yield [f"torch.{info.name}"], [_module_call(info.module_cls, one) for one in samples if one.forward_input]
 
 
 def _module_call(module_class: Any, sample: Any) -> _Call:
@@ -158,7 +158,7 @@ def _module_call(module_class: Any, sample: Any) -> _Call:
 
 
 def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
-    """What the sample calls of a function make, forward and backward. Each is made as a program makes it, and again under the
+    """The operators of a function's sample calls, forward and backward. Each is made as a program makes it, and again under the
     watch, which goes on behind an operator that the device refuses."""
     forward: list[list[str]] = []
     backward: set[str] = set()
@@ -167,11 +167,11 @@ def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
         seen, seen_backward, failed = _watched(call, watch, device)
         errors += failed
         for part in plain:
-            part.made -= watch.elsewhere - seen - seen_backward
-            watch.add(part.made - seen - seen_backward, part.refused, part.error)
+            part.operators -= watch.elsewhere - seen - seen_backward
+            watch.add(part.operators - seen - seen_backward, part.refused, part.error)
         refused = any(part.refused for part in plain)
-        forward.append(sorted(plain[0].made | seen if refused else plain[0].made))
-        backward |= plain[1].made | seen_backward if refused else plain[1].made
+        forward.append(sorted(plain[0].operators | seen if refused else plain[0].operators))
+        backward |= plain[1].operators | seen_backward if refused else plain[1].operators
     different = sorted({tuple(one) for one in forward if one})
     return {
         "samples": len(calls),
@@ -182,7 +182,7 @@ def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
 
 
 def _profiled(calls: list[_Call], device: str) -> list[tuple[Part, Part]]:
-    """What the calls make without a watch: forward, backward."""
+    """The operators of the calls without a watch: forward, backward."""
     profile = Profile(dispatch_key(device))
     pairs = []
     with profile.on():
@@ -200,7 +200,7 @@ def _profiled(calls: list[_Call], device: str) -> list[tuple[Part, Part]]:
 
 
 def _watched(call: _Call, watch: Watch, device: str) -> tuple[set[str], set[str], bool]:
-    """What a call makes under the watch: forward, backward; whether it fails with another error than a refusal."""
+    """The operators of a call under the watch: forward, backward; whether it fails with another error than a refusal."""
     watch.elsewhere.clear()
     seed()
     seen: set[str] = set()
@@ -227,18 +227,18 @@ def _run_backward(result: Any) -> None:
 
 def _names_of(info: Any) -> list[str]:
     """How a program may call a function of the database."""
-    found = []
-    for one in (info, *info.aliases):
-        name = one.name if one.name.startswith("torch.") else f"torch.{one.name}"
+    names = []
+    for entry in (info, *info.aliases):
+        name = entry.name if entry.name.startswith("torch.") else f"torch.{entry.name}"
         if _resolves(name):
-            found.append(name)
-        for variant in (one.method_variant, one.inplace_variant):
+            names.append(name)
+        for variant in (entry.method_variant, entry.inplace_variant):
             name = getattr(variant, "__name__", "")
             if name and hasattr(torch.Tensor, name):
-                found.append(f"torch.Tensor.{name}")
-        if hasattr(torch.Tensor, one.name.split(".")[-1]) and "." not in one.name:
-            found.append(f"torch.Tensor.{one.name}")
-    return list(dict.fromkeys(found)) or [f"torch.{info.name}"]
+                names.append(f"torch.Tensor.{name}")
+        if hasattr(torch.Tensor, entry.name.split(".")[-1]) and "." not in entry.name:
+            names.append(f"torch.Tensor.{entry.name}")
+    return list(dict.fromkeys(names)) or [f"torch.{info.name}"]
 
 
 def _resolves(name: str) -> bool:
@@ -296,7 +296,7 @@ def _add_by_name(functions: dict[str, dict[str, Any]], operators: dict[str, dict
             functions[name] = {**by_base[plain], "as": plain}
         elif plain in overloads:
             one_of = [[one] for one in overloads[plain] if not one.endswith("out")] or [
-                [one] for one in overloads[plain]
+                [overload] for overload in overloads[plain]
             ]
             functions[name] = {"samples": 0, "errors": 0, "operators": one_of, "backward": []}
 
@@ -314,9 +314,9 @@ def _overridable() -> Iterable[str]:
 
 @functools.cache
 def _public_names() -> dict[str, list[str]]:
-    """What a program can find in torch's public modules and in the tensor, by module. Modules that nothing has imported yet
+    """The names in torch's public modules and in the tensor, by module. Modules that nothing has imported yet
     are read, not imported: some need packages that are not there."""
-    found = {"torch.Tensor": sorted(one for one in dir(torch.Tensor) if not one.startswith("_"))}
+    public = {"torch.Tensor": sorted(one for one in dir(torch.Tensor) if not one.startswith("_"))}
     folder = Path(torch.__file__).parent
     for source in find_sources(folder)[0]:
         name = source.module
@@ -328,11 +328,11 @@ def _public_names() -> dict[str, list[str]]:
         else:
             facts = read_facts(source)
             names = {*facts.exports, *facts.values}
-        found[name] = sorted(one for one in names if not one.startswith("_"))
+        public[name] = sorted(one for one in names if not one.startswith("_"))
     for name, module in sys.modules.items():  # made at run time: torch.ops, torch.sim
-        if name.startswith("torch.") and "._" not in name and name not in found and type(module) is types.ModuleType:
-            found[name] = sorted(one for one in vars(module) if not one.startswith("_"))
-    return dict(sorted(found.items()))
+        if name.startswith("torch.") and "._" not in name and name not in public and type(module) is types.ModuleType:
+            public[name] = sorted(one for one in vars(module) if not one.startswith("_"))
+    return dict(sorted(public.items()))
 
 
 def _listed(module: types.ModuleType) -> list[str]:

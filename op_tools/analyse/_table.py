@@ -1,4 +1,4 @@
-"""A support table: what a device runs, made on the machine that has it and read anywhere. Imports nothing of torch."""
+"""A support table: the operators that a device runs, made on the machine that has it and read anywhere. Imports nothing of torch."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ OPERATOR_METHODS = {
 
 @dataclass(frozen=True)
 class Support:
-    """What a table says of one name."""
+    """The entry of a name in a table."""
 
     status: str
     """supported, fallback (runs on the CPU), partial (some sample calls do not run), unsupported, python (calls no operator
     of its own), unknown."""
     evidence: str
     warning: str = ""
-    """What a conformance result found wrong; "" nothing, or there is none."""
+    """The failures in a conformance result; "" none, or there is no result."""
 
 
-_REFUSED, _WRONG = "unsupported because", "wrong because"  # keys of what a conformance result says of a dtype
+_REFUSED, _WRONG = "unsupported because", "wrong because"  # keys of a conformance result about a dtype
 _MOST_REASONS = 3
 _PYTHON = Support("python", "Python code of torch")
 
 
 def last_part(name: str) -> str:
-    """What a function, its method and its form in place have in common: "add" of "torch.Tensor.add_"."""
+    """The common name of a function, its method and its form in place: "add" of "torch.Tensor.add_"."""
     own = name.rsplit(".", 1)[-1]
     return own if own.endswith("__") else own.rstrip("_")
 
@@ -98,10 +98,10 @@ class SupportTable:
 
     @cached_property
     def _overloads(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        overloads: dict[str, list[str]] = {}
         for name in self.content["operators"]:
-            found.setdefault(name.split(".")[0], []).append(name)
-        return found
+            overloads.setdefault(name.split(".")[0], []).append(name)
+        return overloads
 
     def write(self, path: str | Path) -> None:
         """Writes it as JSON."""
@@ -109,14 +109,14 @@ class SupportTable:
 
     def counts(self) -> dict[str, int]:
         """How many functions have each status."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for name in self.content["functions"]:
             status = self.support(name).status
-            found[status] = found.get(status, 0) + 1
-        return dict(sorted(found.items()))
+            counts[status] = counts.get(status, 0) + 1
+        return dict(sorted(counts.items()))
 
     def runs(self, operators: list[str]) -> Support:
-        """Of one call that makes these operators."""
+        """Of a call that makes these operators."""
         worst = "supported"
         told = []
         for name in operators:
@@ -174,24 +174,24 @@ class SupportTable:
             return Support("partial", f"backward: {backward.evidence}")
         return next((one for one in answers if one.status == "fallback"), answers[0])
 
-    def _as_judged(self, row: dict[str, Any], found: Support) -> Support:
-        """With what a conformance result says of the function, or of the operators that it calls."""
+    def _as_judged(self, row: dict[str, Any], support: Support) -> Support:
+        """With the conformance results of the function, or of the operators that it calls."""
         judged = row.get("judged", {})
         refused = [f"{dtype}: {one[_REFUSED]}" for dtype, one in judged.items() if _REFUSED in one]
-        if refused and found.status != "unsupported":
-            ran = any(one["right"] or one["wrong"] for one in judged.values()) or found.status != "unknown"
-            found = Support("partial" if ran else "unsupported", refused[0])
-        elif found.status == "unknown" and any(one["right"] or one["wrong"] for one in judged.values()):
-            found = Support("supported", "cases of op-tools conformance run")
+        if refused and support.status != "unsupported":
+            ran = any(one["right"] or one["wrong"] for one in judged.values()) or support.status != "unknown"
+            support = Support("partial" if ran else "unsupported", refused[0])
+        elif support.status == "unknown" and any(one["right"] or one["wrong"] for one in judged.values()):
+            support = Support("supported", "cases of op-tools conformance run")
         called = sorted({*row["backward"], *(one for call in row["operators"] for one in call)})
         rows = [("", row), *((f"{one}: ", self.content["operators"].get(one, {})) for one in called)]
         wrong = [
-            f"{prefix}{dtype}: {one['wrong']} of {one['wrong'] + one['right']} cases: {one[_WRONG]}"
+            f"{prefix}{dtype}: {judgement['wrong']} of {judgement['wrong'] + judgement['right']} cases: {judgement[_WRONG]}"
             for prefix, place in rows
-            for dtype, one in place.get("judged", {}).items()
-            if _WRONG in one
+            for dtype, judgement in place.get("judged", {}).items()
+            if _WRONG in judgement
         ]
-        return replace(found, warning="; ".join(wrong[:_MOST_REASONS]))
+        return replace(support, warning="; ".join(wrong[:_MOST_REASONS]))
 
     def _of_operator(self, name: str) -> Support:
         parts = name.split(".")[2:]
@@ -207,15 +207,15 @@ class SupportTable:
         if not overloads:
             return Support("unknown", f"torch {self.torch} has no operator {full}")
         answers = [self.runs([one]) for one in overloads]
-        found = next((one for one in answers if one.status != "unsupported"), answers[0])
-        return self._as_judged({"operators": [overloads], "backward": []}, found)
+        best = next((one for one in answers if one.status != "unsupported"), answers[0])
+        return self._as_judged({"operators": [overloads], "backward": []}, best)
 
 
 def read_table(path: str | Path) -> SupportTable:
     """Reads a support table.
 
     Args:
-        path: what `op-tools support -o` wrote.
+        path: a file of `op-tools support -o`.
 
     Returns:
         the table.
@@ -225,7 +225,7 @@ def read_table(path: str | Path) -> SupportTable:
     """
     content = read_json(path, "op-tools support makes a support table")
     if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in _KEYS.items()):
-        raise Error(f"{path}: not a support table: make one with op-tools support --device D -o {path}")
+        raise Error(f"{path}: not a support table: make it with op-tools support --device D -o {path}")
     if content["format"] != FORMAT:
         raise Error(
             f"{path}: a support table of format {content['format']}, this op_tools reads {FORMAT}: make it again"

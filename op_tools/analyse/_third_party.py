@@ -1,4 +1,4 @@
-"""Mode third_party: which functions of a library use what the device does not run, directly or through others."""
+"""Mode third_party: which functions of a library use operators that the device does not run, directly or through others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def third_party_rows(project: Project, own: list[FileFacts], report: Report) -> 
     """Fills in the rows of the mode.
 
     Args:
-        project: the library, and what it is analysed with.
+        project: the library, and the programs that it is analysed with.
         own: the files that are reported.
     """
     edges = project.edges()
@@ -30,8 +30,8 @@ def third_party_rows(project: Project, own: list[FileFacts], report: Report) -> 
         for use, symbol in _native_uses(project, facts, names):
             native.setdefault(use.scope, set()).add(symbol)
             places.setdefault(use.scope, []).append((facts.file, use.line, symbol))
-        for one in project.findings(facts):
-            _sort(one, bad, vendor, unknown, places, names)
+        for finding in project.findings(facts):
+            _sort(finding, bad, vendor, unknown, places, names)
     files = {name: one.file for one in own for name in (*one.definitions, f"{one.module}.<module>")}
     affected = {kind: _turned(reached(edges, direct), files) for kind, direct in _kinds(bad, vendor, unknown, native)}
     report.rows["framework_unsupported_op.csv"] = affected_rows(affected["bad"])
@@ -52,20 +52,20 @@ def _kinds(*kinds: Direct) -> Iterable[tuple[str, Direct]]:
 
 
 def _sort(
-    one: Finding,
+    finding: Finding,
     bad: Direct,
     vendor: Direct,
     unknown: Direct,
     places: dict[str, list[tuple[str, int, str]]],
     names: set[str],
 ) -> None:
-    if is_vendor(one.symbol):
-        vendor.setdefault(one.use.scope, set()).add(one.symbol)
-    elif one.support.status == "unsupported":
-        bad.setdefault(one.use.scope, set()).add(one.symbol)
-        places.setdefault(one.use.scope, []).append((one.file, one.use.line, one.symbol))
-    elif one.support.status in ("unknown", "partial") and one.symbol.removeprefix("torch.ops.") not in names:
-        unknown.setdefault(one.use.scope, set()).add(one.symbol)
+    if is_vendor(finding.symbol):
+        vendor.setdefault(finding.use.scope, set()).add(finding.symbol)
+    elif finding.support.status == "unsupported":
+        bad.setdefault(finding.use.scope, set()).add(finding.symbol)
+        places.setdefault(finding.use.scope, []).append((finding.file, finding.use.line, finding.symbol))
+    elif finding.support.status in ("unknown", "partial") and finding.symbol.removeprefix("torch.ops.") not in names:
+        unknown.setdefault(finding.use.scope, set()).add(finding.symbol)
 
 
 def _native_names(project: Project) -> set[str]:
@@ -73,7 +73,7 @@ def _native_names(project: Project) -> set[str]:
 
 
 def _native_uses(project: Project, facts: FileFacts, names: set[str]) -> Iterable[tuple[Use, str]]:
-    """Uses of what the project's C++ sources define: torch.ops.NAMESPACE.NAME, or NAME of a module that is no source."""
+    """Uses of names that the project's C++ sources define: torch.ops.NAMESPACE.NAME, or NAME of a module that is no source."""
     if not names:
         return
     for use in facts.uses:
@@ -90,10 +90,10 @@ def _native_uses(project: Project, facts: FileFacts, names: set[str]) -> Iterabl
             yield use, short
 
 
-def _turned(found: dict[str, set[str]], files: dict[str, str]) -> dict[str, set[str]]:
+def _turned(reaching: dict[str, set[str]], files: dict[str, str]) -> dict[str, set[str]]:
     """name -> functions of the library that reach it."""
     result: dict[str, set[str]] = {}
-    for function, names in found.items():
+    for function, names in reaching.items():
         if function in files:
             for name in names:
                 result.setdefault(name, set()).add(function)
@@ -101,13 +101,13 @@ def _turned(found: dict[str, set[str]], files: dict[str, str]) -> dict[str, set[
 
 
 def _calls_into(project: Project, own: list[FileFacts], broken: set[str]) -> dict[str, list[tuple[str, int, str]]]:
-    found: dict[str, list[tuple[str, int, str]]] = {}
+    calls: dict[str, list[tuple[str, int, str]]] = {}
     for facts in own:
         for use in facts.uses:
             target = project.calls(project.resolve(use.symbol))
             if target in broken and target != use.scope:
-                found.setdefault(use.scope, []).append((facts.file, use.line, target))
-    return found
+                calls.setdefault(use.scope, []).append((facts.file, use.line, target))
+    return calls
 
 
 def _full(

@@ -1,4 +1,4 @@
-"""What the copies of `op-tools analyse -m dynamic_shape --detector` import."""
+"""The module that copies of `op-tools analyse -m dynamic_shape --detector` import."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Item = TypeVar("Item")
 
 
 class Detector:
-    """Observes the shapes of all operators from the first loop that goes through it to the end of the program. The detectors of one
-    folder, in several files of a program, are one.
+    """Observes the shapes of all operators from the first loop that goes through it to the end of the program. The detectors with
+    the same folder, in several files of a program, are the same.
 
     Args:
         folder: where ``msft_dynamic_shape_analysis_report.csv`` is written when the program ends; in ``rank_1`` and so on in

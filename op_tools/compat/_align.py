@@ -11,11 +11,11 @@ def align(keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]) -> list[tuple[
     """Pairs the items of two sequences in their order, as the comparison of runs does.
 
     Args:
-        keys_a: the keys of one sequence; items with equal keys may be a pair.
+        keys_a: the keys of a sequence; items with equal keys may be a pair.
         keys_b: those of the other.
 
     Returns:
-        pairs of indices, None where an item has no partner; every item is in one pair.
+        pairs of indices, None where an item has no partner; every item is in a single pair.
     """
     numbers: dict[Hashable, int] = {}  # 0 is none
     in_a, in_b = ([numbers.setdefault(key, len(numbers) + 1) for key in keys] for keys in (keys_a, keys_b))

@@ -38,7 +38,7 @@ _Placed = tuple[str, RecordedTensor]
 
 
 class _Side:
-    """The calls of one recording, with the names that the tools give them: by kind, function, and the how-manyth it is."""
+    """The calls of a recording, with the names that the tools give them: by kind, function, and the how-manyth it is."""
 
     def __init__(self, core: Recording, *, each_step: bool) -> None:
         self.calls = RecordedCalls(core)
@@ -64,7 +64,7 @@ class _Side:
         ]
 
     def tensors(self, numbers: Sequence[int]) -> tuple[list[_Placed], list[_Placed]]:
-        """What goes into the first of these calls, and what comes out of the last."""
+        """The inputs of the first of these calls, and the outputs of the last."""
         if not numbers:
             return [], []
         last = [one for one in self.calls[numbers[-1]].outputs if not one[0].startswith("written ")]
@@ -97,7 +97,7 @@ def _statistics(tensor: RecordedTensor | None) -> list[float]:
 
 
 def _decimals(value: float) -> str:
-    """As decimals; what is not known, as the tool writes it."""
+    """As decimals; an unknown number, as the tool writes it."""
     return _UNKNOWN if math.isnan(value) else number(value, 0)
 
 
@@ -114,13 +114,13 @@ def _msprobe_rows(row: _Row) -> Iterator[list[str]]:
         of_a, of_b = _statistics(a and a[1]), _statistics(b and b[1])
         differences = [one - other for one, other in zip(of_b, of_a, strict=True)]
         facts = [
-            (name, str(one[1].dtype), str(list(one[1].shape))) if one else (_UNKNOWN, _UNKNOWN, _UNKNOWN)
-            for name, one in ((name_b, b), (name_a, a))
+            (name, str(tensor[1].dtype), str(list(tensor[1].shape))) if tensor else (_UNKNOWN, _UNKNOWN, _UNKNOWN)
+            for name, tensor in ((name_b, b), (name_a, a))
         ]
         both = [text for pair in zip(*facts, strict=True) for text in pair]
         shares = [_share(difference, of) for difference, of in zip(differences, of_a, strict=True)]
         numbers = [*map(_decimals, differences), *shares, *map(_decimals, of_b), *map(_decimals, of_a)]
-        # An input that differs is what an earlier call made of it.
+        # An input that differs is a result of an earlier call.
         judged = [result, why] if role == "output" else ["pass" if result == "error" else result, ""]
         yield [*both, _UNKNOWN, _UNKNOWN, *numbers, _UNKNOWN, *judged, row.row.line_b or row.row.line]
 
@@ -130,13 +130,13 @@ def _rows(rank: RankComparison, *, each_step: bool) -> Iterator[_Row]:
     return (_Row(rank, number, a, b) for number in range(len(rank.rows)))
 
 
-def _write_msprobe(found: RunsComparison, path: Path) -> None:
-    for rank in found.ranks:
+def _write_msprobe(comparison: RunsComparison, path: Path) -> None:
+    for rank in comparison.ranks:
         steps: dict[int, list[list[str]]] = {}
         for row in _rows(rank, each_step=True):
             steps.setdefault(row.row.step, []).extend(_msprobe_rows(row))
         for step, rows in steps.items():
-            name = path.stem + (f"_rank{rank.rank}" if len(found.ranks) > 1 else "")
+            name = path.stem + (f"_rank{rank.rank}" if len(comparison.ranks) > 1 else "")
             name += f"_step{step}" if len(steps) > 1 else ""
             with path.with_name(name + path.suffix).open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([_MSPROBE, *rows])
@@ -151,9 +151,9 @@ def _troubleshooter_row(pair: tuple[str, _Placed | None, _Placed | None, str, st
     return [*names, *shapes, ", ".join(number(one, 5) for one in differences)]
 
 
-def _write_troubleshooter(found: RunsComparison, folder: Path) -> None:
+def _write_troubleshooter(comparison: RunsComparison, folder: Path) -> None:
     titles = ["ORIGIN NET (pytorch)", "TARGET NET (pytorch)"]
-    for rank in found.ranks:
+    for rank in comparison.ranks:
         steps: dict[int, dict[str, list[list[str]]]] = {}
         for row in _rows(rank, each_step=False):
             tables = steps.setdefault(row.row.step, {MAPPING: [], FORWARD: [], BACKWARD: []})
@@ -167,12 +167,12 @@ def _write_troubleshooter(found: RunsComparison, folder: Path) -> None:
         write_tables(folder if rank.rank == 0 else folder / f"rank{rank.rank}", titles, header, ordered)
 
 
-def write_table(found: RunsComparison, path: str | os.PathLike[str], form: str) -> None:
+def write_table(comparison: RunsComparison, path: str | os.PathLike[str], form: str) -> None:
     """Writes a comparison in the columns of another tool, with all digits.
 
     Args:
-        found: the comparison.
-        path: msprobe: the file (of several steps or ranks one each, with their numbers in its name); troubleshooter: the
+        comparison: the comparison.
+        path: msprobe: the file (of several steps or ranks a file each, with their numbers in its name); troubleshooter: the
             folder of its tables. A is msprobe's Bench and troubleshooter's ORIGIN.
         form: of FORMATS.
 
@@ -180,6 +180,6 @@ def write_table(found: RunsComparison, path: str | os.PathLike[str], form: str) 
         op_tools.Error: it cannot be written.
     """
     try:
-        (_write_msprobe if form == "msprobe" else _write_troubleshooter)(found, Path(path))
+        (_write_msprobe if form == "msprobe" else _write_troubleshooter)(comparison, Path(path))
     except OSError as error:
         raise Error(f"{error.filename}: {error.strerror}") from None

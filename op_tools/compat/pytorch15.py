@@ -70,7 +70,7 @@ def dumper(
 
 
 class Dumper:
-    """What :func:`dumper` returns.
+    """The result of :func:`dumper`.
 
     Args:
         check_overflow: as of dumper.
@@ -126,7 +126,7 @@ class Dumper:
         return True
 
     def _after(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], was_loaded: bool) -> None:
-        """Writes a call, or in overflow mode only one that overflowed."""
+        """Writes a call, or in overflow mode only a call that overflowed."""
         if was_loaded and self._acl:
             self._acl.finalize_dump()
         if self.check_overflow:
@@ -147,18 +147,18 @@ def get_op_map(origin: str | Path, target: str | Path) -> list[tuple[str | None,
     """Which operators of two .h5 files do the same, in their order.
 
     Args:
-        origin: the file of one run.
+        origin: the file of a run.
         target: the file of the other.
 
     Returns:
-        pairs as ("add_Tensor/1", "add_Tensor/3"); None where one run has no such operator.
+        pairs as ("add_Tensor/1", "add_Tensor/3"); None where a run has no such operator.
 
     Raises:
         op_tools.Error: a file cannot be read.
     """
-    found = [entries(Path(path)) for path in (origin, target)]
-    keys = [[_key(entry) for entry in side] for side in found]
-    names = [[f"{entry.ir_name}/{entry.seqid}" for entry in side] for side in found]
+    sides = [entries(Path(path)) for path in (origin, target)]
+    keys = [[_key(entry) for entry in side] for side in sides]
+    names = [[f"{entry.ir_name}/{entry.seqid}" for entry in side] for side in sides]
     return [(names[0][a] if a is not None else None, names[1][b] if b is not None else None) for a, b in align(*keys)]
 
 
@@ -168,7 +168,7 @@ def _key(entry: Entry) -> tuple[Any, ...]:
     return (name, *shapes)
 
 
-# --- What is dumped ---
+# --- Dumping ---
 
 
 class _Operators(Hook):
@@ -194,7 +194,7 @@ class _Operators(Hook):
         if isinstance(state, tuple) and not call.error:
             name, inputs, was_loaded = state
             results = call.result if isinstance(call.result, (tuple, list)) else (call.result,)
-            plain = isinstance(call.result, list)  # a list of tensors is one result
+            plain = isinstance(call.result, list)  # a list of tensors is a single result
             outputs = {"result": call.result} if plain or len(results) == 1 else {}
             outputs = outputs or {f"result{i}": one for i, one in enumerate(results)}
             self._dump._after(name, inputs, outputs, was_loaded)
@@ -217,15 +217,15 @@ class _Nodes(Hook):
                 node.register_hook(functools.partial(self._ran, type(node).__name__))
             waiting += [below for below, _ in node.next_functions]
 
-    def _ran(self, kind: str, made: Any, given: Any) -> None:
+    def _ran(self, kind: str, results: Any, inputs: Any) -> None:
         if not self._dump.is_on:
             return
         with torch._C.DisableTorchFunction(), torch.no_grad():
             try:
-                grads = [one for one in given if one is not None]
-                gradients = [one for one in made if one is not None]
-                inputs = {"grads": grads, **_saved()}
-                self._dump._after(re.sub(r"\d+$", "", kind), inputs, {"grad_inputs": gradients}, False)
+                grads = [one for one in inputs if one is not None]
+                gradients = [one for one in results if one is not None]
+                entries = {"grads": grads, **_saved()}
+                self._dump._after(re.sub(r"\d+$", "", kind), entries, {"grad_inputs": gradients}, False)
             except Exception as error:  # the program's backward pass goes on
                 log_warn(f"dumper: {kind} is not dumped: {error}")
 
@@ -234,22 +234,22 @@ _WATCHED = "op_tools.compat.pytorch15"
 
 
 def _saved() -> dict[str, Any]:
-    """What the node that runs now saved for its backward."""
+    """The tensors that the running node saved for its backward."""
     node = torch._C._current_autograd_node()
-    found = {}
+    saved = {}
     for name in dir(node):
         if name.startswith("_saved_"):
             with contextlib.suppress(RuntimeError):  # changed in place since, or freed
-                found[name.removeprefix("_saved_")] = getattr(node, name)
-    return found
+                saved[name.removeprefix("_saved_")] = getattr(node, name)
+    return saved
 
 
 @functools.cache
 def _schema(name: str) -> Any:
     """The schema of an operator that is dumped; None for views, which compute nothing."""
     base, _, overload = name.partition("::")[2].partition(".")
-    found = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-    schema = getattr(found, "_schema", None)
+    operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+    schema = getattr(operator, "_schema", None)
     if schema is None or not name.startswith("aten::"):
         return None
     is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
@@ -263,8 +263,8 @@ def _copied(value: Any) -> Any:
 
 
 def _is_finite(values: dict[str, Any]) -> bool:
-    found = [one for one in leaves(list(values.values())) if isinstance(one, torch.Tensor)]
-    return all(bool(torch.isfinite(one).all()) for one in found if one.is_floating_point() or one.is_complex())
+    tensors = [one for one in leaves(list(values.values())) if isinstance(one, torch.Tensor)]
+    return all(bool(torch.isfinite(one).all()) for one in tensors if one.is_floating_point() or one.is_complex())
 
 
 # --- Loading ---
@@ -311,8 +311,8 @@ def _is_like(live: Any, saved: Any) -> bool:
 
 def _overwrite(live: Any, saved: Any) -> None:
     if isinstance(saved, list):
-        for one, other in zip(live, saved, strict=True):
-            _overwrite(one, other)
+        for target, other in zip(live, saved, strict=True):
+            _overwrite(target, other)
     elif isinstance(saved, ForeignTensor):
         with torch.no_grad():
             # .data: autograd must not see it, as it does not see the 1.5 dumper's.

@@ -1,4 +1,4 @@
-"""Dumps of other tools: read in one form, made into our captures, and our captures written for other tools.
+"""Dumps of other tools: read in a common form, made into our captures, and our captures written for other tools.
 
 Formats: ``troubleshooter`` (api_dump), ``msprobe`` and ``h5`` (the dumper of PyTorch 1.5).
 """
@@ -17,7 +17,7 @@ from ._import import Imported, import_dump
 from ._model import Dump, ForeignCall, ForeignTensor, Missing
 from ._values import load_values
 
-# By which files a format is known, and what reads it; in the order in which they are tried.
+# By which files a format is known, and its reader; in the order in which they are tried.
 _FORMATS: dict[str, tuple[Callable[[Path], list[Path]], Callable[[Path], Dump]]] = {
     "troubleshooter": (_troubleshooter.info_files, _troubleshooter.read),
     "msprobe": (_msprobe.dump_files, _msprobe.read),
@@ -36,15 +36,15 @@ def format_of(path: str | os.PathLike[str]) -> str:
     Raises:
         op_tools.Error: there is nothing, or no dump of a format that is read.
     """
-    found = Path(path)
-    if not found.exists():
-        raise Error(f"{found}: there is no such file or folder")
+    place = Path(path)
+    if not place.exists():
+        raise Error(f"{place}: there is no such file or folder")
     for name, (files, _) in _FORMATS.items():
-        if files(found):
+        if files(place):
             return name
     raise Error(
-        f"{found}: no dump of a known format: *_api_dump_info.csv (troubleshooter), dump.json (msprobe), or *.h5 "
-        "(PyTorch 1.5); look one folder above or below"
+        f"{place}: no dump of a known format: *_api_dump_info.csv (troubleshooter), dump.json (msprobe), or *.h5 "
+        "(PyTorch 1.5); look in the folder above or below"
     )
 
 
@@ -56,7 +56,7 @@ def read_dump(path: str | os.PathLike[str], format: str | None = None) -> Dump:
         format: "troubleshooter", "msprobe" or "h5"; None: known by the files.
 
     Returns:
-        its calls, forward and backward, and what could not be read.
+        its calls, forward and backward, and the files that could not be read.
 
     Raises:
         op_tools.Error: there is no such dump, or a file of it is damaged; with file and line.

@@ -23,7 +23,7 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> l
 
     Args:
         source: a file, or a folder of .npy or .txt.
-        target: a file; where it can hold one array and there are several, a folder of this name. It must not be there.
+        target: a file; where it holds a single array and there are several, a folder of this name. It must not be there.
 
     Returns:
         the files that were written.
@@ -31,17 +31,17 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> l
     Raises:
         op_tools.Error: a suffix is not known, the source cannot be read, or the target is there.
     """
-    given, wanted = Path(source), Path(target)
-    for path in (given, wanted):
+    existing, wanted = Path(source), Path(target)
+    for path in (existing, wanted):
         if path.suffix not in _SUFFIXES and not path.is_dir():
             raise Error(f"{path}: the suffix is {path.suffix!r}, expected one of {', '.join(_SUFFIXES)}")
     if wanted.suffix not in _SUFFIXES:
-        raise Error(f"{wanted}: the suffix says what to write; expected one of {', '.join(_SUFFIXES)}")
+        raise Error(f"{wanted}: the suffix selects the form; expected one of {', '.join(_SUFFIXES)}")
     if wanted.exists():
         raise Error(f"{wanted}: is there already")
-    arrays = _read(given)
+    arrays = _read(existing)
     if not arrays:
-        raise Error(f"{given}: holds no arrays")
+        raise Error(f"{existing}: holds no arrays")
     try:
         return _write(arrays, wanted)
     except OSError as error:
@@ -65,10 +65,10 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _datasets(group: Any, name: str) -> list[str]:
-    found = []
-    for key, one in members(group, name):
-        found += _datasets(one, f"{name}/{key}") if hasattr(one, "keys") else [f"{name}/{key}"]
-    return found
+    names = []
+    for key, item in members(group, name):
+        names += _datasets(item, f"{name}/{key}") if hasattr(item, "keys") else [f"{name}/{key}"]
+    return names
 
 
 def _tensors(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
@@ -127,6 +127,6 @@ def _write_array(tensor: torch.Tensor, path: Path) -> None:
     elif array.dtype.kind == "c":
         raise Error(f"{path}: complex numbers have no form in .txt")
     else:
-        # One number a line, with the digits that give it back.
+        # A number a line, with the digits that restore it.
         digits = {"float16": 5, "float32": 9}.get(str(array.dtype), 17)
         numpy.savetxt(path, array.reshape(-1), fmt=f"%.{digits}g" if array.dtype.kind == "f" else "%d")

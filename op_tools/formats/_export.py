@@ -27,12 +27,12 @@ from ._troubleshooter_writer import STATISTICS, ApiDumpWriter
 
 @dataclass
 class Exported:
-    """What an export wrote."""
+    """The result of an export."""
 
     calls: int = 0
     """How many calls are in the files."""
     problems: list[str] = field(default_factory=list)
-    """What could not be exported, and why."""
+    """Calls that could not be exported, and why."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
         format: "msprobe", "troubleshooter", "h5" or "npy".
 
     Returns:
-        how many calls were written, and what could not be.
+        how many calls were written, and which could not be.
 
     Raises:
         op_tools.Error: the source holds no calls, or the target is not empty or cannot be written.
@@ -71,7 +71,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise Error(f"{root}: is not empty; name a new folder")
     if Path(source).is_file():
-        # A container: its calls as folders, whose files can be read one by one.
+        # A container: its calls as folders, whose files can be read apart.
         with tempfile.TemporaryDirectory() as folder:
             _, problems = export_calls(os.fsencode(source), os.fsencode(folder))
             done = export_captures(folder, target, format)
@@ -90,10 +90,10 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
 
 
 def _read(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
-    found, problems, _ = find_calls(os.fsencode(source))
+    listed, problems, _ = find_calls(os.fsencode(source))
     done.problems += problems
     calls = []
-    for path, _, _, passes in found:
+    for path, _, _, passes in listed:
         try:
             calls.append(_Captured(path, load_call(path)))
         except Error as error:
@@ -110,18 +110,18 @@ def _number(names: dict[str, int], name: str) -> int:
     return names[name]
 
 
-def _their(one: _Captured, done: Exported, *, aten: bool) -> tuple[str, str] | None:
-    kind, function = their_name(one.call.name)
+def _their(captured: _Captured, done: Exported, *, aten: bool) -> tuple[str, str] | None:
+    kind, function = their_name(captured.call.name)
     if not kind or (kind == "Aten" and not aten) or kind == "Distributed":
-        done.problems.append(f"{one.path}: not exported: the format has no name for {one.call.name}")
+        done.problems.append(f"{captured.path}: not exported: the format has no name for {captured.call.name}")
         return None
     return kind, function
 
 
-def _stack(one: _Captured) -> tuple[str, ...]:
+def _stack(captured: _Captured) -> tuple[str, ...]:
     """Lines as Python prints them, with the code where the file is here."""
     lines = []
-    for text in one.call.meta.get("stack", []):
+    for text in captured.call.meta.get("stack", []):
         match = re.fullmatch(r"(.+):(\d+)\s(.+)", str(text))
         if match:
             code = linecache.getline(match[1], int(match[2])).strip()
@@ -131,17 +131,17 @@ def _stack(one: _Captured) -> tuple[str, ...]:
 
 def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
     groups: dict[tuple[int, int], list[_Captured]] = defaultdict(list)
-    for one in calls:
-        groups[one.step, one.rank].append(one)
+    for captured in calls:
+        groups[captured.step, captured.rank].append(captured)
     for (step, rank), group in groups.items():
         writer = MsprobeWriter(root / f"step{step}" / f"rank{rank}")
         numbers: dict[str, int] = {}
         named = []
-        for one in group:
-            if parts := _their(one, done, aten=True):
+        for captured in group:
+            if parts := _their(captured, done, aten=True):
                 name = ".".join((*parts, str(_number(numbers, ".".join(parts)))))
-                writer.forward(name, one.call.args, one.call.kwargs, one.call.result, _stack(one))
-                named.append((name, one.call))
+                writer.forward(name, captured.call.args, captured.call.kwargs, captured.call.result, _stack(captured))
+                named.append((name, captured.call))
                 done.calls += 1
         for name, call in reversed(named):
             if call.grad_outputs is not None and call.grad_inputs is not None:
@@ -152,22 +152,22 @@ def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
 
 def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> None:
     ranks: dict[int, dict[int, list[_Captured]]] = defaultdict(lambda: defaultdict(list))
-    for one in calls:
-        ranks[one.rank][one.step].append(one)
+    for captured in calls:
+        ranks[captured.rank][captured.step].append(captured)
     with_kwargs = 0
     for rank, steps in ranks.items():
         writer = ApiDumpWriter(root / f"rank{rank}", values=True, wanted=STATISTICS, filter_data=False)
         numbers: dict[str, int] = {}
         for group in steps.values():
             named = []
-            for one in group:
-                if parts := _their(one, done, aten=False):
+            for captured in group:
+                if parts := _their(captured, done, aten=False):
                     number = _number(numbers, "_".join(parts))
-                    named.append((f"{'_'.join(parts)}_{number}", one.call))
-                    writer.value(f"{named[-1][0]}_forward_input", tuple(one.call.args))
-                    writer.value(f"{named[-1][0]}_forward_output", one.call.result)
-                    writer.stack(*parts, number, _stack(one))
-                    with_kwargs += bool(one.call.kwargs)
+                    named.append((f"{'_'.join(parts)}_{number}", captured.call))
+                    writer.value(f"{named[-1][0]}_forward_input", tuple(captured.call.args))
+                    writer.value(f"{named[-1][0]}_forward_output", captured.call.result)
+                    writer.stack(*parts, number, _stack(captured))
+                    with_kwargs += bool(captured.call.kwargs)
                     done.calls += 1
             for name, call in reversed(named):
                 single = isinstance(call.result, torch.Tensor)
@@ -181,55 +181,62 @@ def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> No
 
 def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
     files: dict[tuple[int, int], H5Writer] = {}
-    for one in calls:
+    for captured in calls:
         try:
-            name, args, kwargs = _operator(one)
+            name, args, kwargs = _operator(captured)
             schema = _schema(name)
             inputs = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
             inputs.update(kwargs)
-            results = one.call.result if isinstance(one.call.result, (tuple, list)) else (one.call.result,)
+            results = (
+                captured.call.result if isinstance(captured.call.result, (tuple, list)) else (captured.call.result,)
+            )
             names = [returned.name for returned in schema.returns]
             plain = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
             outputs = dict(zip(names if len(names) == len(results) and all(names) else plain, results, strict=True))
         except Error as error:
-            done.problems.append(f"{one.path}: not exported: {error}")
+            done.problems.append(f"{captured.path}: not exported: {error}")
             continue
-        key = (one.rank, one.step)
+        key = (captured.rank, captured.step)
         if key not in files:
-            files[key] = H5Writer(root / f"rank{one.rank}_step{one.step}.h5")
+            files[key] = H5Writer(root / f"rank{captured.rank}_step{captured.step}.h5")
         done.problems += files[key].add(ir_name_of(name), inputs, outputs)
-        if one.call.grad_outputs is not None:
+        if captured.call.grad_outputs is not None:
             node = "".join(part.capitalize() for part in ir_name_of(name).partition("_")[0].split("_")) + "Backward"
-            gradients = [gradient for gradient in one.call.grad_inputs or () if gradient is not None]
-            grads = [gradient for gradient in one.call.grad_outputs if gradient is not None]
+            gradients = [gradient for gradient in captured.call.grad_inputs or () if gradient is not None]
+            grads = [gradient for gradient in captured.call.grad_outputs if gradient is not None]
             done.problems += files[key].add(node, {"grads": grads}, {"grad_inputs": gradients})
         done.calls += 1
 
 
-def _operator(one: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def _operator(captured: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """The aten operator that is the call, or is behind it."""
-    if one.call.name.startswith("aten::"):
-        return one.call.name, one.call.args, one.call.kwargs
-    behind = load(Path(one.path) / "input.pth").get("aten")
+    if captured.call.name.startswith("aten::"):
+        return captured.call.name, captured.call.args, captured.call.kwargs
+    behind = load(Path(captured.path) / "input.pth").get("aten")
     if not isinstance(behind, tuple) or len(behind) != 2:
-        raise Error(f"no single aten operator is behind {one.call.name}; capture with level='aten'")
+        raise Error(f"no single aten operator is behind {captured.call.name}; capture with level='aten'")
     return str(behind[0]), tuple(behind[1]), {}
 
 
 def _schema(name: str) -> Any:
     base, _, overload = name.removeprefix("aten::").partition(".")
     packet = getattr(torch.ops.aten, base, None)
-    found = getattr(packet, overload or "default", None)
-    if found is None or not hasattr(found, "_schema"):
+    operator = getattr(packet, overload or "default", None)
+    if operator is None or not hasattr(operator, "_schema"):
         raise Error(f"torch has no operator {name}")
-    return found._schema
+    return operator._schema
 
 
 def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
     numpy = extra("numpy", "writing .npy files")
-    for one in calls:
-        call = one.call
-        folder = root / str(one.rank) / re.sub(r"::|/", ".", call.name) / str(call.meta.get("id", Path(one.path).name))
+    for captured in calls:
+        call = captured.call
+        folder = (
+            root
+            / str(captured.rank)
+            / re.sub(r"::|/", ".", call.name)
+            / str(call.meta.get("id", Path(captured.path).name))
+        )
         folder.mkdir(parents=True, exist_ok=True)
         parts = {"args": call.args, "result": call.result, "grad_outputs": call.grad_outputs}
         for what, tree in {**parts, "grad_inputs": call.grad_inputs, **call.kwargs}.items():
@@ -239,7 +246,7 @@ def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
                 try:
                     numpy.save(folder / f"{what}.{i}.npy", array_of(leaf))
                 except Error as error:
-                    done.problems.append(f"{one.path}: {what}.{i}: not exported: {error}")
+                    done.problems.append(f"{captured.path}: {what}.{i}: not exported: {error}")
         done.calls += 1
 
 

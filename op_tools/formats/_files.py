@@ -122,5 +122,5 @@ def load_npy(path: Path) -> torch.Tensor:
 
 def dtype_named(name: str) -> torch.dtype | None:
     """The dtype of that name ("torch.float32"); None if there is none."""
-    found = getattr(torch, name.removeprefix("torch."), None)
-    return found if isinstance(found, torch.dtype) else None
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    return dtype if isinstance(dtype, torch.dtype) else None

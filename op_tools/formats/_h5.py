@@ -19,7 +19,7 @@ from ._files import extra, tensor_of
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, tensors_in
 from ._names import aten_name
 
-# The attribute DataType, and what the file holds: float16 as float32, bytes and booleans as int8.
+# The attribute DataType, and the form in the file: float16 as float32, bytes and booleans as int8.
 _DTYPES = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool,
     10: torch.float16, 11: torch.float64,
@@ -37,7 +37,7 @@ NODE = "an autograd node, which is no operator"
 
 
 def h5_files(path: Path) -> list[Path]:
-    """The files by which the format is known: one .h5, or those in a folder."""
+    """The files by which the format is known: a file .h5, or those in a folder."""
     if path.is_file():
         return [path] if path.suffix in (".h5", ".hdf5") else []
     return sorted(one for one in path.glob("*") if one.suffix in (".h5", ".hdf5") and one.is_file())
@@ -102,12 +102,12 @@ def entries(file: Path, problems: list[str] | None = None) -> list[Entry]:
 
     Args:
         file: the file.
-        problems: gets what is no entry.
+        problems: gets items that are no entries.
 
     Raises:
         op_tools.Error: it is damaged.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     with opened(file) as root:
         for ir_name, calls in members(root, f"{file}!"):
             where = f"{file}!/{ir_name}"
@@ -120,8 +120,8 @@ def entries(file: Path, problems: list[str] | None = None) -> list[Entry]:
                     side: _side(call, side, "output" if side == "output" else "input", f"{where}/{seqid}")
                     for side in ("input", "output")
                 }
-                found.append(Entry(ir_name, int(seqid), sides["input"], sides["output"]))
-    return sorted(found, key=lambda entry: entry.seqid)
+                entries.append(Entry(ir_name, int(seqid), sides["input"], sides["output"]))
+    return sorted(entries, key=lambda entry: entry.seqid)
 
 
 def _side(call: Any, side: str, role: str, where: str) -> dict[str, Any]:
@@ -130,16 +130,17 @@ def _side(call: Any, side: str, role: str, where: str) -> dict[str, Any]:
     group = _child(call, side, where)
     if not hasattr(group, "keys"):
         raise Error(f"{where}/{side}: is no group of arguments")
-    found = {}
+    arguments = {}
     for name, item in members(group, f"{where}/{side}"):
         at = f"{where}/{side}/{name}"
         if hasattr(item, "keys"):
-            found[name] = [
-                _value(one, role, f"{name}.{i}", f"{at}/{key}") for i, (key, one) in enumerate(members(item, at))
+            arguments[name] = [
+                _value(element, role, f"{name}.{i}", f"{at}/{key}")
+                for i, (key, element) in enumerate(members(item, at))
             ]
         else:
-            found[name] = _value(item, role, name, at)
-    return found
+            arguments[name] = _value(item, role, name, at)
+    return arguments
 
 
 def _value(data: Any, role: str, place: str, where: str) -> Any:
@@ -197,7 +198,7 @@ def load_dataset(file: str, key: str) -> torch.Tensor:
 def _call(entry: Entry, count: int, step: int) -> ForeignCall:
     is_node = re.fullmatch(r"\w+Backward\d*", entry.ir_name) is not None
     name, args, kwargs, why = ("", None, None, NODE) if is_node else _arguments(entry)
-    given = tuple(entry.inputs.values()) if is_node else args
+    inputs = tuple(entry.inputs.values()) if is_node else args
     values = list(entry.outputs.values())
     result: Any = tuple(values) if len(values) > 1 else values[0] if values else None
     return ForeignCall(
@@ -207,10 +208,10 @@ def _call(entry: Entry, count: int, step: int) -> ForeignCall:
         phase="backward" if is_node else "forward",
         step=step,
         level="aten",
-        args=given,
+        args=inputs,
         kwargs=kwargs,
         result=result,
-        tensors=tensors_in(given if args is not None or is_node else list(entry.inputs.values()), kwargs, result),
+        tensors=tensors_in(inputs if args is not None or is_node else list(entry.inputs.values()), kwargs, result),
         why_not=why,
     )
 
@@ -227,29 +228,29 @@ def _arguments(entry: Entry) -> tuple[str, Any, Any, str]:
     """(our name, args, kwargs, "") of an operator's entry, or why there are none."""
     why = f"torch has no operator {entry.ir_name}"
     for name, schema in _schemas(entry.ir_name):
-        given = dict(entry.inputs)
+        inputs = dict(entry.inputs)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         lacking = []
-        for one in schema.arguments:
-            key = one.name if one.name in given else _SAME.get(one.name, one.name)
-            if key in given:
-                value = given.pop(key)
-            elif one.has_default_value():
-                value = one.default_value
-            elif isinstance(one.type, torch.OptionalType):
+        for argument in schema.arguments:
+            key = argument.name if argument.name in inputs else _SAME.get(argument.name, argument.name)
+            if key in inputs:
+                value = inputs.pop(key)
+            elif argument.has_default_value():
+                value = argument.default_value
+            elif isinstance(argument.type, torch.OptionalType):
                 value = None
             else:
-                lacking.append(one.name)
+                lacking.append(argument.name)
                 continue
-            if one.kwarg_only:
-                kwargs[one.name] = value
+            if argument.kwarg_only:
+                kwargs[argument.name] = value
             else:
                 args.append(value)
-        if not lacking and not given:
+        if not lacking and not inputs:
             return name, tuple(args), kwargs, ""
-        missing = f"has no argument {', '.join(lacking)}" if lacking else f"has {', '.join(given)} besides"
-        why = f"{name} is not what the file has: the entry {missing}"
+        missing = f"has no argument {', '.join(lacking)}" if lacking else f"has {', '.join(inputs)} besides"
+        why = f"{name} is not the operator of the file: the entry {missing}"
     return "", None, None, why
 
 
@@ -257,7 +258,7 @@ def _arguments(entry: Entry) -> tuple[str, Any, Any, str]:
 
 
 class H5Writer:
-    """Writes entries to a new file; they are readable after each one.
+    """Writes entries to a new file; they are readable after each entry.
 
     Args:
         path: the file.
@@ -270,7 +271,7 @@ class H5Writer:
             pass
 
     def add(self, ir_name: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> list[str]:
-        """Writes one call under the next seqid.
+        """Writes a call under the next seqid.
 
         Args:
             ir_name: the operator, or the class of an autograd node.
@@ -278,7 +279,7 @@ class H5Writer:
             outputs: results by name.
 
         Returns:
-            what has no form in the file.
+            values without a form in the file.
 
         Raises:
             op_tools.Error: the file cannot be written.

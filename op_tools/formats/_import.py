@@ -20,16 +20,16 @@ from ._values import load_values
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import made of a dump."""
+    """The result of an import of a dump."""
 
     calls: int
     """How many calls are captures now."""
     by_reason: dict[str, tuple[str, ...]]
-    """What could not be imported or read, by the reason."""
+    """Calls that could not be imported or read, by the reason."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be imported, and why: by call, and what could not be read."""
+        """Calls that could not be imported, and why; and files that could not be read."""
         return tuple(problem for problems in self.by_reason.values() for problem in problems)
 
 
@@ -37,11 +37,11 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
     """Writes the calls of a dump as captures, for run_op_from_data, load_call and op-tools show.
 
     Args:
-        dump: what :func:`read_dump` read.
+        dump: a result of :func:`read_dump`.
         target: the folder to write to; made where it is missing, and refused if anything is in it.
 
     Returns:
-        how many calls were written, and what could not be.
+        how many calls were written, and which could not be.
 
     Raises:
         op_tools.Error: the target is not empty, or cannot be written.
@@ -64,9 +64,9 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
         if call.phase != "forward":
             continue
         key = (call.rank, call.step, call.foreign_name)
-        found = backward.pop(key, [])
-        passes = [one for one in found if isinstance(one.args, tuple)]
-        if rest := [one for one in found if one not in passes]:
+        calls = backward.pop(key, [])
+        passes = [one for one in calls if isinstance(one.args, tuple)]
+        if rest := [one for one in calls if one not in passes]:
             backward[key] = rest
         try:
             _write(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
@@ -74,8 +74,8 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
         except Error as error:
             left(call, str(error))
     for calls in backward.values():
-        for one in calls:
-            left(one, one.why_not or _ALONE)
+        for call in calls:
+            left(call, call.why_not or _ALONE)
     return Imported(written, {reason: tuple(lines) for reason, lines in problems.items()})
 
 
@@ -83,7 +83,7 @@ _ALONE = "a backward call whose forward call is not in the dump, or is not named
 
 
 def summary(done: Imported) -> list[str]:
-    """The problems for people: those of equal reasons in one line, with the first call and their number."""
+    """The problems for people: those of equal reasons in a single line, with the first call and their number."""
     return [
         lines[0] + (f" (and {len(lines) - 1} more calls for this reason)" if len(lines) > 1 else "")
         for lines in done.by_reason.values()
@@ -149,9 +149,9 @@ def _gradients(backward: ForeignCall | None, args: tuple[Any, ...]) -> tuple[Any
     if any(not one.values for one in backward.tensors):
         return None, None
     grad_inputs = map_leaves(tuple(leaves(backward.result)), _loaded)
-    if not backward.by_node:  # one for each tensor argument: of a module, its parameters are behind its inputs
-        given = sum(isinstance(one, torch.Tensor) for one in leaves(args))
-        grad_inputs = (*grad_inputs, *[None] * (given - len(grad_inputs)))
+    if not backward.by_node:  # a gradient for each tensor argument: of a module, its parameters are behind its inputs
+        count = sum(isinstance(one, torch.Tensor) for one in leaves(args))
+        grad_inputs = (*grad_inputs, *[None] * (count - len(grad_inputs)))
     return map_leaves(tuple(backward.args), _loaded), grad_inputs
 
 
@@ -174,16 +174,18 @@ def _try(call: ForeignCall) -> None:
     try:
         # Functions that make tensors of sizes only (arange) make them on the meta device, too.
         with torch.device("meta"), torch.no_grad():
-            made = function(*map_leaves(call.args, meta), **map_leaves(call.kwargs or {}, meta))
+            result = function(*map_leaves(call.args, meta), **map_leaves(call.kwargs or {}, meta))
     except NotImplementedError:  # not on meta tensors
         return
     except Exception as error:  # whatever a function raises that lacks arguments
         text = str(error).partition("\n")[0]
-        raise Error(f"the dump leaves out what is no tensor of floats, and without it: {text}") from None
-    known = [tuple(one.shape) for one in leaves(made) if isinstance(one, torch.Tensor)]
+        raise Error(
+            f"the dump leaves out arguments that are no tensors of floats, and without them: {text}"
+        ) from None
+    known = [tuple(one.shape) for one in leaves(result) if isinstance(one, torch.Tensor)]
     saved = [one.shape for one in leaves(call.result) if isinstance(one, ForeignTensor)]
     if saved and known != saved:
         raise Error(
             f"with the arguments in the dump its result has the shapes {known}, in the dump {saved}: "
-            "the dump leaves out what is no tensor of floats"
+            "the dump leaves out arguments that are no tensors of floats"
         )

@@ -1,4 +1,4 @@
-"""What a dump of another tool holds, in one form for all of them."""
+"""The content of a dump of another tool, in a common form."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 Lack = Literal["arguments", "inputs before", "inputs after"]
-"""What a file does not tell of a call: whether there were other arguments, whether the inputs are those of before the call,
-what became of them. Captures have the same words (kLacks in src/calls/saved_call.cpp)."""
+"""Facts of a call that a file does not tell: whether there were other arguments, whether the inputs are those of before the call,
+their values after it. Captures have the same words (kLacks in src/calls/saved_call.cpp)."""
 
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """A tensor of a dump: what the dump says of it, and where its values are."""
+    """A tensor of a dump: its facts in the dump, and the place of its values."""
 
     role: str
     """"input", "output", "grad_output", "grad_input", "parameter" or "parameter_grad"."""
@@ -31,7 +31,7 @@ class ForeignTensor:
     """As the tool wrote it: md5 or crc32 of the bytes; "" without."""
     requires_grad: bool | None = None
     label: str = ""
-    """The tool's own name of the tensor, where it has one: "Functional_pad_0_forward_input.0"."""
+    """The tool's own name of the tensor, if it has any: "Functional_pad_0_forward_input.0"."""
     values: str = ""
     """The file with the values, or "FILE.h5!/op/1/input/self"; "" if the dump has statistics only."""
 
@@ -64,23 +64,23 @@ class ForeignCall:
     stack: tuple[str, ...] = ()
     """"file:line function", the innermost line first."""
     args: Any = None
-    """A tuple of arguments with a ForeignTensor for each tensor and Missing for what the dump lacks; None if the dump does
+    """A tuple of arguments with a ForeignTensor for each tensor and Missing for arguments that the dump lacks; None if the dump does
     not hold the arguments. Of a backward call: the gradients of the outputs."""
     kwargs: Any = None
     """A dict, as args."""
     result: Any = None
-    """What the call returned. Of a backward call: the gradients that it gave; None where there was none."""
+    """The call's result. Of a backward call: the gradients that it gave; None where there was none."""
     tensors: tuple[ForeignTensor, ...] = ()
     """All of them, inputs before outputs."""
     why_not: str = ""
     """Why the call cannot be one of our captures; "" if nothing in the dump is against it."""
     by_node: bool = False
     """Of a backward call: the gradients that it gave are those of the result's last autograd node, in that node's order; else
-    one for each tensor argument."""
+    a gradient for each tensor argument."""
     certain: bool = True
     """Whether the arguments are known to be complete; else an import tries them on meta tensors."""
     lacks: tuple[Lack, ...] = ("inputs after",)
-    """What the format does not tell of it."""
+    """Facts of it that the format does not tell."""
 
     @property
     def has_values(self) -> bool:
@@ -98,13 +98,13 @@ class Dump:
     calls: tuple[ForeignCall, ...]
     """By rank, then in the order of the dump."""
     problems: tuple[str, ...] = ()
-    """What could not be read: "FILE:LINE: reason"."""
+    """Unreadable parts: "FILE:LINE: reason"."""
     header: dict[str, str] = field(default_factory=dict)
-    """What the dump says of itself: task, level, framework."""
+    """The dump's own facts: task, level, framework."""
 
 
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """The tree with each leaf changed; lists, tuples and dicts stay what they are."""
+    """The tree with each leaf changed; lists, tuples and dicts stay lists, tuples and dicts."""
     if isinstance(tree, dict):
         return {key: map_leaves(value, change) for key, value in tree.items()}
     if type(tree) in (list, tuple):
@@ -114,9 +114,9 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves in reading order."""
-    found: list[Any] = []
-    map_leaves(tree, found.append)
-    return found
+    leaves: list[Any] = []
+    map_leaves(tree, leaves.append)
+    return leaves
 
 
 def tensors_in(*trees: Any) -> tuple[ForeignTensor, ...]:

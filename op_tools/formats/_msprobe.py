@@ -1,4 +1,4 @@
-"""Reads what msprobe's dump writes: STEP/RANK/dump.json, stack.json, construct.json and dump_tensor_data/*.pt."""
+"""Reads a dump of msprobe: STEP/RANK/dump.json, stack.json, construct.json and dump_tensor_data/*.pt."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def dump_files(path: Path) -> list[Path]:
     """The files by which the format is known, at or below a path."""
     if path.is_file():
         return [path] if path.name == "dump.json" else []
-    found = [one for pattern in ("dump.json", "*/dump.json", "*/*/dump.json") for one in path.glob(pattern)]
-    return sorted(found, key=lambda one: (_rank(one), _step(one), str(one)))
+    files = [one for pattern in ("dump.json", "*/dump.json", "*/*/dump.json") for one in path.glob(pattern)]
+    return sorted(files, key=lambda one: (_rank(one), _step(one), str(one)))
 
 
 def _step(file: Path) -> int:
-    found = [re.fullmatch(r"step(\d+)", part) for part in file.parent.parts]
-    return int(next((one[1] for one in reversed(found) if one), 0))
+    matches = [re.fullmatch(r"step(\d+)", part) for part in file.parent.parts]
+    return int(next((one[1] for one in reversed(matches) if one), 0))
 
 
 def _rank(file: Path) -> int:
-    found = re.fullmatch(r"rank(\d+)", file.parent.name)
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r"rank(\d+)", file.parent.name)
+    return int(match[1]) if match else 0
 
 
 def read(path: Path) -> Dump:
@@ -56,15 +56,15 @@ def read(path: Path) -> Dump:
     for file in dump_files(path):
         reader = _File(file, problems)
         rank = _rank(file)
-        found = reader.calls(last.get(rank, 0))
-        last[rank] = last.get(rank, 0) + len(found)
-        calls += found
+        calls_of_rank = reader.calls(last.get(rank, 0))
+        last[rank] = last.get(rank, 0) + len(calls_of_rank)
+        calls += calls_of_rank
         header.update(reader.header)
     return Dump(path, "msprobe", tuple(calls), tuple(problems), header)
 
 
 class _File:
-    """The dump of one rank in one step."""
+    """The dump of a rank in a step."""
 
     def __init__(self, file: Path, problems: list[str]) -> None:
         self._file, self._problems = file, problems
@@ -86,24 +86,24 @@ class _File:
         stacks = read_json(file) if file.is_file() else {}
         if "0" not in stacks:  # older: by name
             return {name: stack_lines(lines) for name, lines in stacks.items()}
-        found = {}
+        stacks_by_name = {}
         for pair in stacks.values():
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], list):
                 raise Error(f"{file}: expected [[names], [lines]], not {pair!r:.80}")
-            found.update({name: stack_lines(pair[1]) for name in pair[0] if isinstance(name, str)})
-        return found
+            stacks_by_name.update({name: stack_lines(pair[1]) for name in pair[0] if isinstance(name, str)})
+        return stacks_by_name
 
     def calls(self, first: int) -> list[ForeignCall]:
-        found: list[ForeignCall] = []
+        calls: list[ForeignCall] = []
         for name, fields in self._data.items():
             if not isinstance(fields, dict):
                 raise Error(f"{self._file}: data of {name!r:.120} is no object")
-            call = self._api(name, fields, first + len(found)) or self._module(name, fields, first + len(found))
+            call = self._api(name, fields, first + len(calls)) or self._module(name, fields, first + len(calls))
             if call is None:
                 self._problems.append(f"{self._file}: {name!r:.120} is no name of a call")
             else:
-                found.append(call)
-        return found
+                calls.append(call)
+        return calls
 
     # --- Calls ---
 
@@ -151,13 +151,13 @@ class _File:
         further: list[Any] | None = None,
     ) -> ForeignCall:
         forward = phase == "forward"
-        given = fields.get("input_args", fields.get("input"))
-        args = None if given is None else (*self._tree(given, "input" if forward else "grad_output", name),)
+        inputs = fields.get("input_args", fields.get("input"))
+        args = None if inputs is None else (*self._tree(inputs, "input" if forward else "grad_output", name),)
         kwargs = self._tree(fields.get("input_kwargs") or {}, "input", name) if forward else None
-        made = fields.get("output")
-        result = None if made is None else self._tree(made, "output" if forward else "grad_input", name)
+        outputs = fields.get("output")
+        result = None if outputs is None else self._tree(outputs, "output" if forward else "grad_input", name)
         if isinstance(result, list):
-            # A single result is a list of one; several are those of a tuple. Gradients stay a sequence.
+            # A single result is a list of length 1; several are those of a tuple. Gradients stay a sequence.
             result = result[0] if forward and len(result) == 1 else tuple(result)
         if args is None and forward and not why:
             why = "its arguments are not in the dump (data_mode)"
@@ -225,10 +225,10 @@ class _File:
     def _tensor(self, value: dict[str, Any], role: str, name: str, place: str) -> ForeignTensor:
         where = f"{self._file}: {name}: {place or role}"
         file = value.get("data_name")
-        found = inside(self._folder, file, where) if isinstance(file, str) else None
-        if found is not None and not found.is_file():
-            self._problems.append(f"{where}: {found} is missing")
-            found = None
+        data = inside(self._folder, file, where) if isinstance(file, str) else None
+        if data is not None and not data.is_file():
+            self._problems.append(f"{where}: {data} is missing")
+            data = None
         flag = value.get("requires_grad")
         return ForeignTensor(
             role=role,
@@ -241,16 +241,16 @@ class _File:
             norm=number(value.get("Norm")),
             hash=str(value.get("md5") or ""),
             requires_grad=flag if isinstance(flag, bool) else None,
-            values=str(found) if found else "",
+            values=str(data) if data else "",
         )
 
 
 def _reader_of(kind: type) -> Callable[[dict[str, Any]], Any]:
     def read_plain(value: dict[str, Any]) -> Any:
-        one = value["value"]
-        if not isinstance(one, (kind, int) if kind is float else kind):
-            raise TypeError(f"{type(one).__name__}")
-        return kind(one)
+        plain = value["value"]
+        if not isinstance(plain, (kind, int) if kind is float else kind):
+            raise TypeError(f"{type(plain).__name__}")
+        return kind(plain)
 
     return read_plain
 
@@ -267,10 +267,10 @@ def _dtype(value: dict[str, Any]) -> torch.dtype:
 
 
 def _memory_format(value: dict[str, Any]) -> Any:
-    found = getattr(torch, str(value["format"]), None)
-    if not isinstance(found, torch.memory_format):
+    memory_format = getattr(torch, str(value["format"]), None)
+    if not isinstance(memory_format, torch.memory_format):
         raise ValueError("torch has no such format")
-    return found
+    return memory_format
 
 
 # How values besides tensors are read, by their type.

@@ -1,4 +1,4 @@
-"""Writes msprobe's dump.json, stack.json, construct.json and dump_tensor_data of one rank in one step."""
+"""Writes msprobe's dump.json, stack.json, construct.json and dump_tensor_data of a rank in a step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from .._base.core import describe
 from ._statistics import statistics
 
-# What our own dumps say in dump.json: msprobe saves gradients in the order of the last autograd node.
+# The header of our own dump.json: msprobe saves gradients in the order of the last autograd node.
 GRADIENTS = "gradients"
 BY_ARGUMENT = "by argument"
 
 
 class MsprobeWriter:
-    """The files of one rank in one step; written when it ends.
+    """The files of a rank in a step; written when it ends.
 
     Args:
         folder: "TO/step0/rank0".
@@ -30,7 +30,7 @@ class MsprobeWriter:
         self._data: dict[str, Any] = {}
         self._stacks: dict[tuple[str, ...], list[str]] = {}
         self.lost: list[str] = []
-        """What has no form in the files."""
+        """Values without a form in the files."""
 
     def forward(self, name: str, args: Any, kwargs: dict[str, Any], result: Any, stack: tuple[str, ...]) -> None:
         """A forward call.
@@ -39,7 +39,7 @@ class MsprobeWriter:
             name: "Functional.linear.0".
             args: its arguments.
             kwargs: its keyword arguments.
-            result: what it returned.
+            result: its result.
             stack: lines of its stack.
         """
         full = f"{name}.forward"
@@ -86,24 +86,24 @@ class MsprobeWriter:
         return plain
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> dict[str, Any]:
-        found = statistics(tensor)
+        measured = statistics(tensor)
         # As they: without strides, and each tensor with its own storage.
         torch.save(tensor.detach().cpu().clone(memory_format=torch.contiguous_format), self._values / f"{name}.pt")
         return {
             "type": "torch.Tensor",
             "dtype": str(tensor.dtype),
             "shape": list(tensor.shape),
-            "Max": found["max"],
-            "Min": found["min"],
-            "Mean": found["mean"],
-            "Norm": found["norm"],
+            "Max": measured["max"],
+            "Min": measured["min"],
+            "Mean": measured["mean"],
+            "Norm": measured["norm"],
             "requires_grad": tensor.requires_grad,
             "data_name": f"{name}.pt",
         }
 
 
 def _entry_of(value: Any) -> dict[str, Any] | None:
-    """A value that is no tensor; None for what the files cannot hold."""
+    """A value that is no tensor; None for values that the files cannot hold."""
     if type(value) in (bool, int, float, str):
         return {"type": type(value).__name__, "value": value}
     if value is Ellipsis:

@@ -42,11 +42,11 @@ def our_name(kind: str, function: str) -> str:
     if kind == "Tensor" and function.startswith("__") and function.endswith("__"):
         function = METHODS.get(function[2:-2], function)
     prefix, place = _PLACES.get(kind, ("", None))
-    found = getattr(place, function, None) if place is not None and function.isidentifier() else None
-    if not callable(found):
+    member = getattr(place, function, None) if place is not None and function.isidentifier() else None
+    if not callable(member):
         return ""
     # Names come from files, and an import may call the function.
-    return next((name for name in (function_name(found), prefix + function) if find(name) is not None), "")
+    return next((name for name in (function_name(member), prefix + function) if find(name) is not None), "")
 
 
 def aten_name(function: str) -> str:

@@ -1,4 +1,4 @@
-"""What the readers share: numbers, stack lines, arguments by their places, and modules that are functions."""
+"""The common part of the readers: numbers, stack lines, arguments by their places, and modules that are functions."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def stack_lines(lines: Any) -> tuple[str, ...]:
     """Lines of Python's form (File a.py, line 3, in f) as "a.py:3 f", others as they are; without torch's own."""
     if not isinstance(lines, (list, tuple)):
         return ()
-    found = [_STACK_LINE.match(line) or line for line in lines if isinstance(line, str)]
-    named = [one if isinstance(one, str) else f"{one['file']}:{one['line']} {one['function']}" for one in found]
+    parsed = [_STACK_LINE.match(line) or line for line in lines if isinstance(line, str)]
+    named = [one if isinstance(one, str) else f"{one['file']}:{one['line']} {one['function']}" for one in parsed]
     return tuple([one for one in named if "site-packages/torch/" not in one] or named)
 
 
 def by_place(items: Iterable[tuple[tuple[int, ...], Any]], why: str) -> tuple[Any, ...]:
-    """Arguments by their places: (0,) is the first one, (1, 0) the first of a list.
+    """Arguments by their places: (0,) is the first argument, (1, 0) the first of a list.
 
     Args:
         items: places and arguments.

@@ -27,17 +27,17 @@ def array_of(tensor: torch.Tensor) -> Any:
 
 
 def statistics(tensor: torch.Tensor) -> dict[str, float]:
-    """max, min, mean and norm; NaN for what a tensor of this dtype or size does not have."""
-    found = dict.fromkeys(("max", "min", "mean", "norm"), math.nan)
+    """max, min, mean and norm; NaN for statistics that a tensor of this dtype or size does not have."""
+    measured = dict.fromkeys(("max", "min", "mean", "norm"), math.nan)
     if tensor.numel() == 0 or tensor.is_complex() or tensor.is_meta:
-        return found
+        return measured
     # In the tensor's own precision, as the tools compute them; integers and 8-bit floats have no mean of their own.
     plain = tensor.detach().cpu()
     wide = plain if plain.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) else plain.float()
     if plain.dtype != torch.bool:
-        found.update(max=wide.max().item(), min=wide.min().item(), mean=wide.mean().item())
-    found["norm"] = torch.linalg.vector_norm(wide.float() if wide.dtype != torch.float64 else wide).item()
-    return found
+        measured.update(max=wide.max().item(), min=wide.min().item(), mean=wide.mean().item())
+    measured["norm"] = torch.linalg.vector_norm(wide.float() if wide.dtype != torch.float64 else wide).item()
+    return measured
 
 
 def md5(array: Any) -> str:

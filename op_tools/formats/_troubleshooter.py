@@ -1,6 +1,6 @@
-"""Reads what troubleshooter's api_dump writes (also under the prefixes mindspore and mindtorch).
+"""Reads a dump of troubleshooter's api_dump (also under the prefixes mindspore and mindtorch).
 
-RANK/torch_api_dump_info.csv (older: .pkl) has one JSON list per line: [row, 1, [], dtype, shape, [max, min, mean]], and since
+RANK/torch_api_dump_info.csv (older: .pkl) has a JSON list per line: [row, 1, [], dtype, shape, [max, min, mean]], and since
 May 2024 md5 and norm. A row is "Functional_pad_0_forward_input.0"; its values are in torch_api_dump/ROW.npy.
 """
 
@@ -26,7 +26,7 @@ _ROW = re.compile(
 )
 _LAYER = re.compile(r"LAYER_(?P<module>\w*)_(?:forward|backward)_(?:input|output)[.\d]*")
 _KINDS = {"Tensor": "torch.Tensor.", "Torch": "torch.", "NN": "torch.nn.", "Functional": "torch.nn.functional."}
-_FILTERED = "not in the dump, which leaves out what is no tensor of floats (filter_data)"
+_FILTERED = "not in the dump, which leaves out values that are no tensors of floats (filter_data)"
 _SCALARS = {"<class 'int'>": int, "<class 'float'>": float, "<class 'bool'>": bool}
 
 
@@ -39,7 +39,7 @@ class _Row:
 
 @dataclass
 class _Group:
-    """The rows of one call in one phase."""
+    """The rows of a call in a phase."""
 
     base: str
     phase: str
@@ -56,8 +56,8 @@ def info_files(path: Path) -> list[Path]:
     names = {f"{name}{suffix}" for name in INFO for suffix in (".csv", ".pkl")}
     if path.is_file():
         return [path] if path.name in names else []
-    found = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.name in names]
-    return sorted(one for one in found if one.suffix == ".csv" or one.with_suffix(".csv") not in found)
+    files = [one for pattern in ("*", "*/*") for one in path.glob(pattern) if one.name in names]
+    return sorted(one for one in files if one.suffix == ".csv" or one.with_suffix(".csv") not in files)
 
 
 def read(path: Path) -> Dump:
@@ -76,7 +76,7 @@ def read(path: Path) -> Dump:
 
 
 class _Rank:
-    """One rank's folder."""
+    """A rank's folder."""
 
     def __init__(self, info: Path, rank: int, problems: list[str]) -> None:
         self._info, self._rank, self._problems = info, rank, problems
@@ -182,22 +182,22 @@ class _Rank:
     # --- Calls ---
 
     def _side(self, group: _Group, side: str, role: str) -> list[tuple[tuple[int, ...], Any]]:
-        found = []
-        for (one, place), row in group.rows.items():
-            if one == side:
+        values = []
+        for (kind, place), row in group.rows.items():
+            if kind == side:
                 path = tuple(int(index) for index in place.split(".")[1:])
                 value = row.value
                 if isinstance(value, ForeignTensor):
                     value = replace(value, role=role, place=place[1:] or "0")
-                found.append((path, value))
-        return found
+                values.append((path, value))
+        return values
 
     def _call(self, count: int, group: _Group) -> ForeignCall:
         forward = group.phase == "forward"
-        given = self._side(group, "input", "input" if forward else "grad_output")
-        made = self._side(group, "output", "output" if forward else "grad_input")
-        args: Any = by_place([(path or (0,), value) for path, value in given], _FILTERED)
-        result: Any = made[0][1] if made and made[0][0] == () else by_place(made, _FILTERED) or None
+        inputs = self._side(group, "input", "input" if forward else "grad_output")
+        outputs = self._side(group, "output", "output" if forward else "grad_input")
+        args: Any = by_place([(path or (0,), value) for path, value in inputs], _FILTERED)
+        result: Any = outputs[0][1] if outputs and outputs[0][0] == () else by_place(outputs, _FILTERED) or None
         module = self._module_path(group.module)
         name = our_name(group.kind, group.function)
         level, why, certain = "torch", "" if name else f"torch has no function {group.function}", False
@@ -239,14 +239,14 @@ class _Rank:
         return flat
 
     def _parameters(self, module: str) -> dict[str, ForeignTensor]:
-        found = {}
+        parameters = {}
         for key, value in self._state.items():
             path, _, own = key.rpartition(".")
             if module and path == module and hasattr(value, "shape"):
-                found[own] = ForeignTensor(
+                parameters[own] = ForeignTensor(
                     "parameter", own, str(value.dtype), tuple(value.shape), values=f"{self._weights}!{key}"
                 )
-        return found
+        return parameters
 
     def _stack(self, group: _Group) -> tuple[str, ...]:
         count = group.base.rpartition("_")[2]

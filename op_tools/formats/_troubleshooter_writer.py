@@ -20,13 +20,13 @@ _CODE = {"Tensor": "torch.Tensor.", "Torch": "torch.", "NN": "torch.nn.", "Funct
 
 
 class ApiDumpWriter:
-    """One rank's files. Rows may come from several threads.
+    """A rank's files. Rows may come from several threads.
 
     Args:
         folder: the rank's folder; earlier files of a dump in it are replaced.
         values: whether to write .npy files.
         wanted: the statistics to compute, of STATISTICS; empty: none.
-        filter_data: leave out scalars, and tensors that are empty, of one element without dimension, or not of floats.
+        filter_data: leave out scalars, and tensors that are empty, without dimensions, or not of floats.
     """
 
     def __init__(self, folder: Path, *, values: bool, wanted: Collection[str], filter_data: bool) -> None:
@@ -47,11 +47,11 @@ class ApiDumpWriter:
         self.rows = 0
 
     def configure(self, *, values: bool, wanted: Collection[str], filter_data: bool) -> None:
-        """Changes what the next rows are; the arguments are those of the class."""
+        """Changes the attributes of the next rows; the arguments are those of the class."""
         self._values, self._wanted, self._filter = values, frozenset(wanted), filter_data
 
     def close(self) -> None:
-        """Writes what is open to the disk; rows of gradients may still follow."""
+        """Flushes open files to the disk; rows of gradients may still follow."""
         with self._lock:
             self._file.flush()
             self._stack.write_text(json.dumps(self._stacks, indent=4))
@@ -80,7 +80,7 @@ class ApiDumpWriter:
 
         Args:
             name: the row's: "Functional_relu_0_forward_input.0".
-            value: anything; what is no tensor or scalar is left out.
+            value: anything; values that are no tensors or scalars are left out.
 
         Returns:
             the tensors that have a row.
@@ -97,9 +97,9 @@ class ApiDumpWriter:
         is_plain = tensor.numel() > 0 and tensor.dim() > 0 and tensor.is_floating_point()
         if self._filter and not is_plain:
             return False
-        found = statistics(tensor) if self._wanted & {"max", "min", "avg", "l2norm"} else {}
-        shown = [found.get(key, math.nan) if which in self._wanted else math.nan for which, key in _KEYS]
-        self._write(name, str(tensor.dtype), list(tensor.shape), tensor, shown, found.get("norm"))
+        measured = statistics(tensor) if self._wanted & {"max", "min", "avg", "l2norm"} else {}
+        shown = [measured.get(key, math.nan) if which in self._wanted else math.nan for which, key in _KEYS]
+        self._write(name, str(tensor.dtype), list(tensor.shape), tensor, shown, measured.get("norm"))
         return True
 
     def _write(

@@ -22,7 +22,7 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
         tensor: the tensor.
 
     Raises:
-        op_tools.Error: the dump has no values of it, or they are damaged, or are not what the dump says of them.
+        op_tools.Error: the dump has no values of it, or they are damaged, or do not fit the dump's facts.
     """
     if not tensor.values:
         raise Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
@@ -48,5 +48,5 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=1)
 def _state(path: str) -> Any:
-    """A file of many tensors, of which the last one that was read is held."""
+    """A file of many tensors, of which the last read is held."""
     return load(path)

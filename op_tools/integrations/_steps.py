@@ -11,7 +11,7 @@ from .._tools.tool import Tool
 class ToolsInSteps:
     """Starts and stops tools as training steps begin and end.
 
-    A step is one optimizer step: several batches if gradients are accumulated. ``steps=`` of the tools, and the steps in
+    A step is a single optimizer step: several batches if gradients are accumulated. ``steps=`` of the tools, and the steps in
     their records, count the same steps.
 
     Args:
@@ -26,7 +26,7 @@ class ToolsInSteps:
         self.tools = list(tools)
         self.steps = None if steps is None else frozenset(steps)
         if not self.tools or not all(isinstance(tool, Tool) for tool in self.tools):
-            raise Error("OpToolsCallback: give at least one tool, as [op_tools.OpTimeMeasure()]")
+            raise Error("OpToolsCallback: give a tool, or several, as [op_tools.OpTimeMeasure()]")
         if self.steps is not None and any(step < 0 for step in self.steps):
             raise Error(f"OpToolsCallback: steps are counted from 0, not {min(self.steps)}")
         self._on = False

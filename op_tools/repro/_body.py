@@ -1,7 +1,7 @@
 """The part that all repro scripts have in common: how a call is run, compared and reported.
 
-What follows the mark is pasted into each script, so it uses torch and the standard library alone, and has no types. _script.py
-writes the part that differs: the tensors, the call, and what is expected of its results. There are no rules here: how far a
+The text below the mark is pasted into each script, so it uses torch and the standard library alone, and has no types. _script.py
+writes the part that differs: the tensors, the call, and the expectations of its results. There are no rules here: how far a
 result may be from which values the judge said when the script was written.
 """
 
@@ -25,37 +25,39 @@ def run(inputs, call, device):
     except Exception as error:
         return {"raised": f"{type(error).__name__}: {error}".splitlines()[0]}
     leaves = flat(result)
-    found = {f"output {i}" if len(leaves) > 1 else "output": one for i, one in enumerate(leaves)}
-    found |= {f"input {i} after the call": one for i, one in enumerate(tensors)}
-    found |= {f"gradient of input {i}": one for i, one in enumerate(arrived)}
+    results = {f"output {i}" if len(leaves) > 1 else "output": one for i, one in enumerate(leaves)}
+    results |= {f"input {i} after the call": one for i, one in enumerate(tensors)}
+    results |= {f"gradient of input {i}": one for i, one in enumerate(arrived)}
     memory = [one.untyped_storage().data_ptr() if one.layout is torch.strided else None for one in tensors]
-    for name, one in found.items():
-        if isinstance(one, torch.Tensor):
-            one = one if one.layout is torch.strided else one.to_dense()
-            own = one.untyped_storage().data_ptr() if one.numel() else None
-            found[name] = one.detach().cpu()
-            found[name].form = {
-                "shape": list(one.shape),
-                "dtype": one.dtype,
-                "strides": [step for size, step in zip(one.shape, one.stride(), strict=True) if size > 1],
+    for name, value in results.items():
+        if isinstance(value, torch.Tensor):
+            value = value if value.layout is torch.strided else value.to_dense()
+            own = value.untyped_storage().data_ptr() if value.numel() else None
+            results[name] = value.detach().cpu()
+            results[name].form = {
+                "shape": list(value.shape),
+                "dtype": value.dtype,
+                "strides": [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1],
                 "aliases": [i for i, of in enumerate(memory) if own is not None and own == of],
             }
-    return found
+    return results
 
 
 def backward(result, edges, gradients):
     """Gradients of the inputs from those of the results; None where there is none."""
     outputs = [one for one in flat(result) if isinstance(one, torch.Tensor)]
     pairs = [
-        (one, g.to(one.dtype))
-        for one, g in zip(outputs, gradients, strict=False)
-        if g is not None and one.requires_grad
+        (output, g.to(output.dtype))
+        for output, g in zip(outputs, gradients, strict=False)
+        if g is not None and output.requires_grad
     ]
     if not pairs:
         return []
     wanted = [edge for edge in edges if edge is not None]
-    found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
-    return [None if edge is None else next(found) for edge in edges]
+    gradients_of_edges = iter(
+        torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+    )
+    return [None if edge is None else next(gradients_of_edges) for edge in edges]
 
 
 def flat(value):
@@ -68,13 +70,13 @@ def flat(value):
     return [torch.tensor(value) if isinstance(value, bool | int | complex) else value]
 
 
-def same_bits(one, other):
-    rows = [t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in (one, other)]
+def same_bits(tensor, other):
+    rows = [t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in (tensor, other)]
     return torch.equal(*rows)
 
 
 def distance(got, value):
-    """Of each element: 0 for the same infinity and for NaN twice, infinite where one of them is finite or NaN alone."""
+    """Of each element: 0 for the same infinity and for NaN twice, infinite where only one of them is finite or NaN."""
     if not (value.is_floating_point() or value.is_complex()):
         return (got != value).double()
     got = got.to(value.dtype)
@@ -86,7 +88,7 @@ def distance(got, value):
 
 
 def finding(got, wanted, before):
-    """What is wrong with one result; "" when nothing is."""
+    """The fault of a result; "" when there is none."""
     if "values" not in wanted:
         return "" if same_bits(got, before) else "the call changed it, though it must not"
     values = wanted["values"]
@@ -94,9 +96,9 @@ def finding(got, wanted, before):
         return "there is none" if values[0].any() else ""
     if not isinstance(got, torch.Tensor):
         return f"{got!r} instead of a tensor"
-    for form, found in got.form.items():
-        if form in wanted and found not in wanted[form]:
-            return f"{form} {found} instead of {wanted[form][0]}"
+    for form, actual in got.form.items():
+        if form in wanted and actual not in wanted[form]:
+            return f"{form} {actual} instead of {wanted[form][0]}"
     if not got.numel():
         return ""
     got = got.resolve_conj().resolve_neg()
@@ -120,7 +122,7 @@ def finding(got, wanted, before):
 
 
 def main(inputs, call, device, expected, calls=1, raises=False):
-    """Prints what is wrong. Returns 1 if something is, 2 if nothing could be compared, else 0."""
+    """Prints the faults. Returns 1 if there are any, 2 if nothing could be compared, else 0."""
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}, device {device}")
     before, _ = inputs(lambda memory, here="cpu": memory.clone())
     wrong, judged = 0, 0

@@ -77,8 +77,8 @@ def _flat(flat: torch.Tensor) -> str:
     if real is not None or flat.dtype.is_floating_point:
         plain = flat.contiguous().view(real) if real is not None else flat
         numbers = real_numbers(plain)
-        made = torch.tensor([float(one) for one in numbers], dtype=torch.float64).to(plain.dtype)
-        if same_bits(made, plain):
+        restored = torch.tensor([float(one) for one in numbers], dtype=torch.float64).to(plain.dtype)
+        if same_bits(restored, plain):
             text = f"reals({_numbers([_real(one) for one in numbers])}, {_dtype(plain.dtype)})"
             return text if real is None else f"{text}.view({_dtype(flat.dtype)})"
         bits = _INTEGERS[flat.element_size()]
@@ -106,33 +106,33 @@ class _Arguments:
         self.calls = [f"{_found(name, overload)}.callBoxed(stack);"]
 
     def steps(self) -> list[str]:
-        """The lines that call them one after the other."""
+        """The lines that call them in order."""
         steps, results = steps_of(self.saved)
         lines = [
             "Tensors x;",
-            "for (const c10::IValue& one : *stack) x.push_back(one.toTensor());",
+            "for (const c10::IValue& value : *stack) x.push_back(value.toTensor());",
             "const auto step = [](const c10::OperatorHandle& op, std::vector<c10::IValue> values) {",
             "  op.callBoxed(&values);",
             "  return values;",
             "};",
         ]
-        for number, one in enumerate(steps):
-            schema = one.target._schema
-            values = ", ".join(self.values(one.values, schema))
+        for number, step in enumerate(steps):
+            schema = step.target._schema
+            values = ", ".join(self.values(step.values, schema))
             lines.append(f"const auto v{number} = step({_found(schema.name, schema.overload_name)}, {{{values}}});")
-        return [*lines, f"*stack = {{{', '.join(one.text for one in results)}}};"]
+        return [*lines, f"*stack = {{{', '.join(step.text for step in results)}}};"]
 
     def values(self, values: tuple[Any, ...], schema: torch._C.FunctionSchema) -> list[str]:
         return [self.value(value, str(argument.type)) for value, argument in zip(values, schema.arguments, strict=True)]
 
-    def tensor(self, one: torch.Tensor | Reference) -> str:
-        if isinstance(one, Reference):
-            return one.tensor
-        number = self.saved.index.get(id(one))
+    def tensor(self, argument: torch.Tensor | Reference) -> str:
+        if isinstance(argument, Reference):
+            return argument.tensor
+        number = self.saved.index.get(id(argument))
         if number is not None:
             return f"x[{number}]"
-        if one.dim() == 0:
-            item = one.item()
+        if argument.dim() == 0:
+            item = argument.item()
             if isinstance(item, complex):
                 return f"wrapped(c10::complex<double>({item.real!r}, {item.imag!r}))"
             return f"wrapped({_scalar(item)})"
@@ -179,14 +179,20 @@ class _Arguments:
             optional = "List[Optional[Tensor]" in kind
             element = "std::optional<at::Tensor>" if optional else "at::Tensor"
             texts = ["std::nullopt" if one is None else self.tensor(one) for one in items]
-            made = ", ".join(f"{element}({one})" for one in texts)
-            return f"c10::IValue(c10::List<{element}>({{{made}}}))" if made else f"c10::IValue(c10::List<{element}>())"
+            written = ", ".join(f"{element}({one})" for one in texts)
+            return (
+                f"c10::IValue(c10::List<{element}>({{{written}}}))"
+                if written
+                else f"c10::IValue(c10::List<{element}>())"
+            )
         if any(isinstance(one, Reference) for one in items):
             raise Error("a list of numbers that an operator computes has no form in a C++ program here")
         element = {"float": "double", "bool": "bool", "number": "at::Scalar"}.get(of, "int64_t")
         numbers = [_scalar(float(one) if element == "double" else one) for one in items]
-        made = ", ".join(f"at::Scalar({one})" if of == "number" else one for one in numbers)
-        return f"c10::IValue(c10::List<{element}>({{{made}}}))" if made else f"c10::IValue(c10::List<{element}>())"
+        written = ", ".join(f"at::Scalar({one})" if of == "number" else one for one in numbers)
+        return (
+            f"c10::IValue(c10::List<{element}>({{{written}}}))" if written else f"c10::IValue(c10::List<{element}>())"
+        )
 
 
 def _found(name: str, overload: str) -> str:
@@ -214,7 +220,7 @@ def _view(saved: Saved, view: View) -> str:
         text = f"at::empty_strided({_braced(view.shape)}, {_braced(view.spread)}, {flat}.options())"
         text += f".copy_({flat}.as_strided({_braced(view.shape)}, {_braced(view.strides)}))"
     elif view.offset == 0 and numel == count and _contiguous(view):
-        text = f"{flat}.reshape({_braced(view.shape)})"  # view({}) would be one of another dtype
+        text = f"{flat}.reshape({_braced(view.shape)})"  # view({}) would be a view in another dtype
     else:
         text = f"{flat}.as_strided({_braced(view.shape)}, {_braced(view.strides)}, {view.offset})"
     text = f"{text}.conj()" if view.conj else text
@@ -222,7 +228,7 @@ def _view(saved: Saved, view: View) -> str:
 
 
 def _numbers_of(name: str, flat: torch.Tensor, inline: bool, side: dict[str, torch.Tensor]) -> str:
-    """A tensor of one dimension; `side` gets those that are too large for the text."""
+    """A tensor of one dimension; `side` gets tensors that are too large for the text."""
     if inline or len(flat) <= INLINE // 8:
         return _flat(flat)
     side[name] = flat
@@ -230,21 +236,21 @@ def _numbers_of(name: str, flat: torch.Tensor, inline: bool, side: dict[str, tor
 
 
 def _expected(plan: Plan, inline: bool, side: dict[str, torch.Tensor]) -> str:
-    """What the judge expects of each result."""
+    """The judge's expectations of each result."""
     lines = []
-    for one in plan.expected:
+    for expected in plan.expected:
 
-        def shaped(name: str, tensor: torch.Tensor, of: str = one.name) -> str:
+        def shaped(name: str, tensor: torch.Tensor, of: str = expected.name) -> str:
             flat = _numbers_of(f"{of}: {name}", tensor.reshape(-1), inline, side)
             return f"{flat}.reshape({_braced(tuple(tensor.shape))})"
 
-        values = [shaped(f"value {i}", value) for i, value in enumerate(one.values)]
-        limit = "{}" if one.limit is None else shaped("limit", one.limit)
-        strides = ", ".join(f"std::vector<int64_t>{_braced(strides)}" for strides in one.strides)
-        aliases = "std::nullopt" if one.aliases is None else f"std::vector<int64_t>{_braced(one.aliases)}"
-        dtype = _dtype(one.dtype) if one.dtype else "std::nullopt"
-        rest = f"{one.rmse.hex()}, {dtype}, {{{strides}}}, {aliases}, {str(one.only_sizes).lower()}"
-        lines.append(f"      {{{quoted(one.name)}, {{{{{', '.join(values)}}}, {limit}, {rest}}}}},\n")
+        values = [shaped(f"value {i}", value) for i, value in enumerate(expected.values)]
+        limit = "{}" if expected.limit is None else shaped("limit", expected.limit)
+        strides = ", ".join(f"std::vector<int64_t>{_braced(strides)}" for strides in expected.strides)
+        aliases = "std::nullopt" if expected.aliases is None else f"std::vector<int64_t>{_braced(expected.aliases)}"
+        dtype = _dtype(expected.dtype) if expected.dtype else "std::nullopt"
+        rest = f"{expected.rmse.hex()}, {dtype}, {{{strides}}}, {aliases}, {str(expected.only_sizes).lower()}"
+        lines.append(f"      {{{quoted(expected.name)}, {{{{{', '.join(values)}}}, {limit}, {rest}}}}},\n")
     return "std::map<std::string, Expected> expected() {\n  return {\n" + "".join(lines) + "  };\n}\n"
 
 
@@ -316,15 +322,15 @@ at::Tensor saved(const std::string& name) {{
 """
 
 
-def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name: str) -> str:
-    """The program's text; `side` gets what its side file must hold."""
-    plan = made.script.plan
+def cpp_text(saved: Saved, repro: Made, side: dict[str, torch.Tensor], side_name: str) -> str:
+    """The program's text; `side` gets the tensors of its side file."""
+    plan = repro.script.plan
     if plan.imports:
         raise Error("a C++ program cannot import a Python module; give the device's library with --load")
     arguments = _Arguments(saved)
     inline = is_inline(saved, plan)
     inputs, expected = _inputs(saved, plan, inline, side), _expected(plan, inline, side)
-    head = f"// {comment(saved.call.name)} on {comment(plan.device)}: {comment(made.finding)}\n"
+    head = f"// {comment(saved.call.name)} on {comment(plan.device)}: {comment(repro.finding)}\n"
     head += f"// ./{side_name.removesuffix('.pth')} [DEVICE]    exit status 1: wrong, 0: right\n"
     includes = INCLUDES + ("#include <fstream>\n#include <torch/csrc/jit/serialization/pickle.h>\n" if side else "")
     constants = (
@@ -351,7 +357,7 @@ def cpp_text(saved: Saved, made: Made, side: dict[str, torch.Tensor], side_name:
 
 
 def write_cpp(
-    folder: str, into: Path, made: Made, timeout: float, say: Callable[[str], None], *, build: bool = True
+    folder: str, into: Path, repro: Made, timeout: float, say: Callable[[str], None], *, build: bool = True
 ) -> MadeCpp:
     """Writes the C++ program for the call of a script, and builds and runs it where a compiler is there.
 
@@ -359,8 +365,8 @@ def write_cpp(
         folder: the saved call.
         into: the folder for the program.
         made: the script.
-        timeout: seconds for one run.
-        say: gets what happens.
+        timeout: seconds for a run.
+        say: gets the progress.
         build: False: it is written only.
 
     Raises:
@@ -368,7 +374,7 @@ def write_cpp(
     """
     saved = read(folder)
     side: dict[str, torch.Tensor] = {}
-    text = cpp_text(saved, made, side, f"{into.name}.pth")
+    text = cpp_text(saved, repro, side, f"{into.name}.pth")
     name = re.sub(r"[^A-Za-z0-9_]", "_", into.name)
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -385,22 +391,22 @@ def write_cpp(
     return result
 
 
-def _build_and_run(made: MadeCpp, name: str, timeout: float) -> None:
+def _build_and_run(program: MadeCpp, name: str, timeout: float) -> None:
     if not shutil.which("cmake"):
-        made.trouble, made.lacks_cmake = "not built: there is no cmake", True
+        program.trouble, program.lacks_cmake = "not built: there is no cmake", True
         return
     with tempfile.TemporaryDirectory() as build:
         prefix = torch.utils.cmake_prefix_path
         for command in (
-            ["cmake", "-S", str(made.folder), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"],
+            ["cmake", "-S", str(program.folder), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"],
             ["cmake", "--build", build],
         ):
             done = run(command, 600)
             if done.status != 0:
                 lines = [line for line in (done.out + done.err).splitlines() if "rror" in line]
-                made.trouble = f"not built: {comment(lines[0] if lines else 'no reason')}"
+                program.trouble = f"not built: {comment(lines[0] if lines else 'no reason')}"
                 return
         for _ in range(RUNS):
-            done = run([str(Path(build) / name)], timeout, folder=made.folder)
-            made.output = done.out + done.err
-            made.reproduced += done.status == 1 and "WRONG" in done.out
+            done = run([str(Path(build) / name)], timeout, folder=program.folder)
+            program.output = done.out + done.err
+            program.reproduced += done.status == 1 and "WRONG" in done.out

@@ -1,4 +1,4 @@
-"""The part that all C++ programs of op-tools repro have in common. _cpp.py writes what differs."""
+"""The common part of all C++ programs of op-tools repro. _cpp.py writes the rest."""
 
 INCLUDES = """\
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ DECLARED = """\
 using Tensors = std::vector<at::Tensor>;
 using Put = std::function<at::Tensor(at::Tensor)>;
 
-// A result as it has to be: each element as near to that of one of the values as the limit says. No values: an input that
+// A result as it has to be: each element as near to that of any of the values as the limit says. No values: an input that
 // stays as it was.
 struct Expected {
   Tensors values;
@@ -61,7 +61,7 @@ void collect(const c10::IValue& value, Tensors* tensors) {
   tensors->push_back(number.scalar_type() == at::kDouble ? number.to(at::kFloat) : number);
 }
 
-// One run: its results by name; "raised" among `raised`. `aliases`: the inputs whose memory each shows.
+// A run: its results by name; "raised" among `raised`. `aliases`: the inputs whose memory each shows.
 Found run(at::Device device, std::string* raised, std::map<std::string, std::vector<int64_t>>* aliases) {
   const Put put = [&](at::Tensor memory) { return memory.to(device, memory.scalar_type(), false, /*copy=*/true); };
   Tensors leaves, gradients, results;
@@ -105,7 +105,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == y.nbytes() && (x.nbytes() == 0 || !memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()));
 }
 
-// Of each element: 0 for the same infinity and for NaN twice, infinite where one of them is finite or NaN alone.
+// Of each element: 0 for the same infinity and for NaN twice, infinite where only one of them is finite or NaN.
 at::Tensor distance(const at::Tensor& got, const at::Tensor& value) {
   if (!value.is_floating_point() && !value.is_complex()) return got.ne(value).to(at::kDouble);
   const at::Tensor wide = got.to(value.scalar_type()), both_nan = wide.isnan() & value.isnan();

@@ -1,4 +1,4 @@
-"""A function of torch that is written in Python, as the dispatcher's operators that it calls: what a C++ program can hold."""
+"""A function of torch that is written in Python, as the dispatcher's operators that it calls: a C++ program can call these."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ._saved import Saved
 
 @dataclass(frozen=True)
 class Reference:
-    """A value that the program has: an input, or what an earlier step returned."""
+    """A value that the program has: an input, or a result of an earlier step."""
 
     text: str
-    """As an IValue, or as what becomes one."""
+    """As an IValue, or as a value that becomes an IValue."""
     tensor: str
     """As a tensor."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of an operator."""
+    """A call of an operator."""
 
     target: torch._ops.OpOverload
     values: tuple[Any, ...]
-    """By schema position; a Reference for what the program has."""
+    """By schema position; a Reference for values that the program has."""
 
 
 def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
     """The operators behind a call, with autograd and autocast still to come; and its results.
 
     Raises:
-        op_tools.Error: the function may not be called by name, or does what is no operator.
+        op_tools.Error: the function may not be called by name, or does more than operators do.
     """
     function = find(saved.call.name)
     if function is None:
@@ -49,27 +49,29 @@ def steps_of(saved: Saved) -> tuple[list[Step], list[Reference]]:
     known: dict[Any, Any] = {}  # a Reference for each node
     inputs = (Reference(f"x[{number}]", f"x[{number}]") for number in range(len(tensors)))
     for node in _trace(function, saved, tensors).nodes:
-        given = torch.fx.node.map_arg(node.args, known.__getitem__)
+        arguments = torch.fx.node.map_arg(node.args, known.__getitem__)
         if node.op == "placeholder":
             known[node] = next(inputs)
         elif node.op == "output":
-            leaves = torch.utils._pytree.tree_leaves(given)
+            leaves = torch.utils._pytree.tree_leaves(arguments)
             return steps, [one for one in leaves if isinstance(one, Reference)]
         elif node.target is operator.getitem:
             known[node] = _item(known[node.args[0]], node.args[0], node.args[1])
         elif isinstance(node.target, torch._ops.OpOverload):
             options = torch.fx.node.map_arg(node.kwargs, known.__getitem__)
             known[node] = Reference(f"v{len(steps)}[0]", f"v{len(steps)}[0].toTensor()")
-            steps.append(Step(node.target, _by_position(node.target, given, options)))
+            steps.append(Step(node.target, _by_position(node.target, arguments, options)))
         else:
             raise Error(f"{saved.call.name} calls {node.target}, which has no form in a C++ program here")
     raise AssertionError("a graph has an output")
 
 
 def _trace(function: Any, saved: Saved, tensors: list[torch.Tensor]) -> torch.fx.Graph:
-    def call(*given: torch.Tensor) -> Any:
-        def chosen(one: Any) -> Any:
-            return given[saved.index[id(one)]] if isinstance(one, torch.Tensor) and id(one) in saved.index else one
+    def call(*replaced: torch.Tensor) -> Any:
+        def chosen(leaf: Any) -> Any:
+            return (
+                replaced[saved.index[id(leaf)]] if isinstance(leaf, torch.Tensor) and id(leaf) in saved.index else leaf
+            )
 
         args, kwargs = torch.utils._pytree.tree_map(chosen, (saved.args, saved.kwargs))
         return function(*args, **kwargs)
@@ -82,7 +84,7 @@ def _trace(function: Any, saved: Saved, tensors: list[torch.Tensor]) -> torch.fx
 
 
 def _item(of: Reference, node: torch.fx.Node, number: int) -> Reference:
-    """One of several results: each has a place of its own, those of a list have one together."""
+    """One of several results: each has a place of its own, those of a list share a place."""
     assert isinstance(node.target, torch._ops.OpOverload)
     own = len(node.target._schema.returns) > 1
     text = f"{of.text.removesuffix('[0]')}[{number}]" if own else f"{of.text}.toListRef()[{number}]"

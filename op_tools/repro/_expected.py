@@ -1,4 +1,4 @@
-"""What the judge expects of a call's results: values and limits, which scripts and C++ programs carry."""
+"""The judge's expectations of a call's results: values and limits, which scripts and C++ programs carry."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 @dataclass(frozen=True)
 class Expected:
-    """One result as it has to be; the core's Expectation."""
+    """A result as it has to be; the core's Expectation."""
 
     name: str
     """In scripts: `output`, `output 1`, `input 0 after the call`, `gradient of input 0`."""
     part: str
     values: tuple[torch.Tensor, ...]
-    """Each element has to be near that of one of them. Empty: the call must not change the input."""
+    """Each element has to be near that of any of them. Empty: the call must not change the input."""
     limit: torch.Tensor | None
-    """How far an element may be off: one number, or one for each."""
+    """How far an element may be off: a number for all, or a number for each."""
     rmse: float
     dtype: torch.dtype | None
     only_sizes: bool
     """Values and limits are of the result's absolute value."""
     strides: tuple[tuple[int, ...], ...]
-    """Those that it may have, without dimensions of one element; empty: any."""
+    """Those that it may have, without dimensions of a single element; empty: any."""
     aliases: tuple[int, ...] | None
     """The inputs whose memory it shows; None: any."""
 
@@ -39,7 +39,7 @@ class Expected:
 
 
 def name_of(part: str, index: int | None) -> str:
-    """What scripts call a result."""
+    """The names of results in scripts."""
     if part == "input":
         return f"input {index} after the call"
     if part == "gradient":
@@ -76,9 +76,9 @@ def read_expected(checks: list[dict[str, Any]]) -> tuple[list[Expected], dict[st
             wanted.get("dtype"),
             wanted["only_sizes"],
             tuple(
-                tuple(step for step, keeps in zip(one, kept, strict=True) if keeps)
-                for one in wanted["strides"]
-                if len(one) == len(kept)
+                tuple(step for step, keeps in zip(strides, kept, strict=True) if keeps)
+                for strides in wanted["strides"]
+                if len(strides) == len(kept)
             ),
             None if wanted.get("aliases") is None else tuple(wanted["aliases"]),
         )

@@ -21,17 +21,17 @@ def _fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
-def issue_text(saved: Saved, made: Made) -> str:
+def issue_text(saved: Saved, repro: Made) -> str:
     """The report.
 
     Args:
         saved: the call.
         made: its script.
     """
-    device = made.script.plan.device
+    device = repro.script.plan.device
     environment = run([sys.executable, "-m", "torch.utils.collect_env"])
-    side = f"It loads `{made.side_path.name}`, attached.\n" if made.side_path else ""
-    lines = made.script.text.splitlines()
+    side = f"It loads `{repro.side_path.name}`, attached.\n" if repro.side_path else ""
+    lines = repro.script.text.splitlines()
     script = (
         "\n".join(lines)
         if len(lines) <= _LINES
@@ -45,14 +45,14 @@ def issue_text(saved: Saved, made: Made) -> str:
             "",
             f"`{comment(shown_name(saved))}` gives a wrong result on `{comment(device)}`. The script below runs it there, on the CPU "
             "and on the CPU in float64.",
-            f"The CPU's result agrees with float64; the device's does not. {comment(made.finding)}.",
+            f"The CPU's result agrees with float64; the device's does not. {comment(repro.finding)}.",
             side,
-            f"It reproduces in {made.reproduced} of 3 runs in fresh processes; exit status 1: wrong, 0: right.",
+            f"It reproduces in {repro.reproduced} of 3 runs in fresh processes; exit status 1: wrong, 0: right.",
             "",
             _fenced(script, "python"),
             "Its output:",
             "",
-            _fenced(made.output),
+            _fenced(repro.output),
             "### Versions",
             "",
             _fenced(environment.out or "python -m torch.utils.collect_env gave nothing"),
@@ -60,8 +60,8 @@ def issue_text(saved: Saved, made: Made) -> str:
     )
 
 
-def write_issue(saved: Saved, made: Made) -> Path:
+def write_issue(saved: Saved, repro: Made) -> Path:
     """Writes the report beside the script."""
-    path = made.path.with_suffix(".md")
-    path.write_text(issue_text(saved, made))
+    path = repro.path.with_suffix(".md")
+    path.write_text(issue_text(saved, repro))
     return path

@@ -37,8 +37,8 @@ def dotted(parts: list[str]) -> str:
     return text
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and bytes_of(one) == bytes_of(other)
+def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.dtype == other.dtype and tensor.shape == other.shape and bytes_of(tensor) == bytes_of(other)
 
 
 def bytes_of(flat: torch.Tensor) -> bytes:
@@ -52,8 +52,8 @@ def real_numbers(flat: torch.Tensor) -> list[str]:
     open_ = [i for i, value in enumerate(values) if not math.isnan(value)]
     for digits in range(1, 18):
         tried = [f"{values[i]:.{digits}g}" for i in open_]
-        made = torch.tensor([float(text) for text in tried], dtype=torch.float64).to(flat.dtype)
-        fits = made.to(torch.float64).tolist()
+        restored = torch.tensor([float(text) for text in tried], dtype=torch.float64).to(flat.dtype)
+        fits = restored.to(torch.float64).tolist()
         for i, text, value in zip(open_, tried, fits, strict=True):
             texts[i] = text
             if value == values[i]:
@@ -74,20 +74,20 @@ def _wrapped(items: list[str]) -> str:
 
 
 def _evaluated(text: str) -> torch.Tensor | None:
-    """What the expression gives: it holds numbers that this module has written, and nothing of a file."""
+    """The value of the expression: it holds numbers that this module has written, and nothing of a file."""
     try:
-        made = eval(text, {"torch": torch, "inf": math.inf, "nan": math.nan})  # noqa: S307
+        value = eval(text, {"torch": torch, "inf": math.inf, "nan": math.nan})  # noqa: S307
     except (RuntimeError, TypeError, ValueError, OverflowError):
         return None
-    return made if isinstance(made, torch.Tensor) else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def flat_tensor(flat: torch.Tensor) -> str:
     """An expression for a tensor of one dimension that has the same bits."""
     dtype, count = str(flat.dtype), flat.numel()
     for text in _candidates(flat, dtype, count):
-        made = _evaluated(text)
-        if made is not None and same_bits(made, flat):
+        restored = _evaluated(text)
+        if restored is not None and same_bits(restored, flat):
             return text
     raise ValueError(f"{dtype} has no form in a script")
 

@@ -1,4 +1,4 @@
-"""From a saved call to a script that was run: which data it needs, whether it shows the failure, and what it says."""
+"""From a saved call to a script that was run: the data that it needs, whether it shows the failure, and its output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Made:
     reproduced: int
     """Of RUNS fresh processes."""
     finding: str
-    """What the script prints about the failure; "" if nothing is wrong."""
+    """The script's lines about the failure; "" if nothing is wrong."""
     output: str
     """All that its last run printed."""
     side_path: Path | None = None
@@ -53,7 +53,7 @@ def shown_name(saved: Saved) -> str:
 
 
 def plan_for(saved: Saved, judged: Judged, plan: Plan) -> Plan:
-    """What of a call the script compares."""
+    """The results of a call that the script compares."""
     in_backward = any(row["part"] == "gradient" for row in judged.failures)
     backward = bool(saved.gradients) and (in_backward or not judged.failures)
     expected, left_out = read_expected(judged.expected)
@@ -81,8 +81,8 @@ def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -
     lines += [
         "",
         "Which result is right: EXPECTED, below, has the operator's results as OpAutoCompare's judge knew them when the script was",
-        "written (from a run on the CPU in float64 where there is one), and how far from them the device may be: some times the",
-        "CPU's own error plus some units of the dtype, which depend on the order of rounding, and what rounding the inputs changes",
+        "written (from a run on the CPU in float64 where that is possible), and how far from them the device may be: some times the",
+        "CPU's own error plus some units of the dtype, which depend on the order of rounding, and the effect of rounding the inputs",
         "in the result. Beyond that the CPU shows that the dtype can do better, so the device's result is wrong.",
     ]
     return "\n".join(lines)
@@ -123,9 +123,9 @@ def make(
         folder: the saved call.
         path: the script.
         plan: device, imports and libraries; the rest is found here.
-        timeout: seconds for one process.
+        timeout: seconds for a process.
         say: gets a line for each attempt.
-        notes: lines for its head: what is known of sizes.
+        notes: lines for its head about sizes.
         runs: fresh processes in which the finished script has to show the failure.
 
     Raises:
@@ -139,7 +139,7 @@ def make(
         again = judge(folder, plan.device, plan.imports, plan.libraries, calls=4)
         judged = again if again.failures else judged
     if judged.died or judged.trouble or any(row["kind"] == "raised" for row in judged.failures):
-        # It gave nothing on the device: the CPU says what it should.
+        # It gave nothing on the device: the CPU has the expected results.
         judged.expected = judge(folder, "cpu", plan.imports, plan.libraries).expected
     plan = plan_for(saved, judged, plan)
     data = "data in the script" if is_inline(saved, plan) else "data in a file"

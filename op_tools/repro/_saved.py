@@ -42,17 +42,17 @@ class Saved:
     inputs: list[View] = field(default_factory=list)
     """By tensor index of the arguments."""
     gradients: list[View | None] = field(default_factory=list)
-    """Of the results, of one backward pass; empty: forward alone."""
+    """Of the results, of a backward pass; empty: forward alone."""
     index: dict[int, int] = field(default_factory=dict)
     """id() of an argument tensor -> its number among `inputs`."""
     function: str = ""
-    """The text that names what is called."""
+    """The name of the function in a text."""
     random_state: torch.Tensor | None = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """What `function` is given."""
+    """The arguments of `function`."""
     aten: tuple[Any, ...] | None = None
-    """The one aten call behind a torch call: (name, arguments)."""
+    """The only aten call behind a torch call: (name, arguments)."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -74,8 +74,8 @@ class Saved:
 
 def _device(call: CapturedCall) -> str:
     devices = [str(one["device"]) for one in call.meta.get("inputs", [])]
-    found = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
-    return found.removesuffix(":0")
+    device = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
+    return device.removesuffix(":0")
 
 
 def device_of(folder: str) -> str:
@@ -98,12 +98,12 @@ def function_of(name: str) -> str:
     known = find(".".join(parts)) if parts[:2] != ["torch", "ops"] or parts[2] == "aten" else None
     try:
         written = dotted(parts)
-        found: Any = torch
+        function: Any = torch
         for part in parts[1:]:
-            found = getattr(found, part)
+            function = getattr(function, part)
     except (AttributeError, ValueError, RuntimeError):
-        raise Error(f"{name!r} is no function of this torch, or of what was imported with --import or --load") from None
-    if parts[:2] == ["torch", "ops"] and not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        raise Error(f"{name!r} is no function of this torch, or of a module imported with --import or --load") from None
+    if parts[:2] == ["torch", "ops"] and not isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         raise Error(f"{name!r} is no operator")
     if not (parts[:2] == ["torch", "ops"] and parts[2] != "aten") and known is None:
         raise Error(f"{name!r} is none of the operator functions that files may name")
@@ -120,20 +120,22 @@ class _Memories:
 
     def add(self, tensors: list[torch.Tensor]) -> None:
         extents: dict[tuple[int, torch.dtype], list[int]] = {}
-        for one in tensors:
-            if one.layout != torch.strided or one.is_quantized:
+        for tensor in tensors:
+            if tensor.layout != torch.strided or tensor.is_quantized:
                 raise Error(
-                    f"{self.saved.path}: {one.layout} tensors have no form in a script; run_op_from_data runs them"
+                    f"{self.saved.path}: {tensor.layout} tensors have no form in a script; run_op_from_data runs them"
                 )
-            low = int(one.storage_offset())
-            high = low + sum((size - 1) * int(step) for size, step in zip(one.shape, one.stride(), strict=True)) + 1
-            if one.numel() == 0:
+            low = int(tensor.storage_offset())
+            high = (
+                low + sum((size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            )
+            if tensor.numel() == 0:
                 high = low
-            extent = extents.setdefault(self._key(one), [low, high])
+            extent = extents.setdefault(self._key(tensor), [low, high])
             extent[:] = min(extent[0], low), max(extent[1], high)
         for (address, dtype), (low, high) in extents.items():
-            one = next(one for one in tensors if self._key(one) == (address, dtype))
-            flat = torch.empty(0, dtype=dtype).set_(one.detach().untyped_storage(), low, (high - low,), (1,))
+            tensor = next(member for member in tensors if self._key(member) == (address, dtype))
+            flat = torch.empty(0, dtype=dtype).set_(tensor.detach().untyped_storage(), low, (high - low,), (1,))
             self.by_storage[address, dtype] = len(self.saved.memories), low
             self.saved.memories.append(flat.clone())
             dtypes = self.dtypes.setdefault(address, set())
@@ -141,25 +143,27 @@ class _Memories:
             if len(dtypes) == 2:
                 self.saved.notes.append("inputs that share memory in several dtypes have memory of their own here")
 
-    def view(self, one: torch.Tensor) -> View:
-        memory, low = self.by_storage[self._key(one)]
-        offset = int(one.storage_offset()) - low if one.numel() else 0
-        made = View(memory, tuple(one.shape), tuple(one.stride()), offset, conj=one.is_conj(), neg=one.is_neg())
-        made.requires_grad, made.is_leaf = one.requires_grad, True
-        return made
+    def view(self, tensor: torch.Tensor) -> View:
+        memory, low = self.by_storage[self._key(tensor)]
+        offset = int(tensor.storage_offset()) - low if tensor.numel() else 0
+        view = View(
+            memory, tuple(tensor.shape), tuple(tensor.stride()), offset, conj=tensor.is_conj(), neg=tensor.is_neg()
+        )
+        view.requires_grad, view.is_leaf = tensor.requires_grad, True
+        return view
 
     @staticmethod
-    def _key(one: torch.Tensor) -> tuple[int, torch.dtype]:
-        return one.untyped_storage()._cdata, one.dtype
+    def _key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+        return tensor.untyped_storage()._cdata, tensor.dtype
 
 
 def _number(name: str) -> int:
-    found = re.match(r"\d+", name)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", name)
+    return int(match[0]) if match else 0
 
 
 def read(folder: str, gradients: bool = True) -> Saved:
-    """Reads a call. Raises op_tools.Error for what no script can hold."""
+    """Reads a call. Raises op_tools.Error for values that no script can hold."""
     call = load_call(folder)
     if call.meta.get("unsupported"):
         first = call.meta["unsupported"][0]
@@ -186,16 +190,16 @@ def read(folder: str, gradients: bool = True) -> Saved:
     metas = call.meta.get("inputs", [])
     keeps_cpu = any(str(one.get("device", "cpu")).partition(":")[0] not in ("cpu", "meta") for one in metas)
     wants_grad = call.meta.get("level", "torch") == "torch" and saved.state.get("grad_enabled", True)
-    for number, one in enumerate(tensors):
-        view = memories.view(one)
+    for number, tensor in enumerate(tensors):
+        view = memories.view(tensor)
         if number < len(metas):
             view.on_cpu = keeps_cpu and str(metas[number].get("device", "")) == "cpu"
             view.requires_grad = bool(metas[number].get("requires_grad", False))
             view.is_leaf = bool(metas[number].get("is_leaf", True))
-        view.requires_grad = view.requires_grad and wants_grad and (one.is_floating_point() or one.is_complex())
+        view.requires_grad = view.requires_grad and wants_grad and (tensor.is_floating_point() or tensor.is_complex())
         strides = (raw.get("restrided") or {}).get(number)
         view.spread = tuple(strides) if strides else None
-        saved.index.setdefault(id(one), number)
+        saved.index.setdefault(id(tensor), number)
         saved.inputs.append(view)
     saved.gradients = [None if one is None else memories.view(one) for one in arriving]
     return saved

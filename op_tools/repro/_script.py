@@ -1,4 +1,4 @@
-"""The text of a repro script: what differs from call to call, and the common part (_body.py) below it."""
+"""The text of a repro script: the part of the call, and the common part (_body.py) below it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Plan:
     libraries: tuple[str, ...] = ()
     """Shared libraries that it loads."""
     calls: int = 1
-    """Runs on the device; a failure may be in the second one only."""
+    """Runs on the device; a failure may be in the second run only."""
     expected: tuple[Expected, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     """Results that are not compared, and why."""
@@ -62,14 +62,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Script:
-    """A script and what belongs to it."""
+    """A script and its files."""
 
     text: str
     plan: Plan
     elements: int
     """Numbers that stand in it."""
     side_file: dict[str, torch.Tensor] = field(default_factory=dict)
-    """What it loads from the file beside it."""
+    """The tensors that it loads from the file beside it."""
 
 
 def is_inline(saved: Saved, plan: Plan) -> bool:
@@ -117,34 +117,39 @@ class _Writer:
         return text if tensor.dim() == 1 else f"{text}.view({list(tensor.shape)})"
 
     def expected(self) -> str:
-        """What the judge expects of each result."""
+        """The judge's expectations of each result."""
         lines = (
-            ["# Each element has to be as near to that of one of `values` as `limit` says."]
+            ["# Each element has to be as near to that of any of `values` as `limit` says."]
             if self.plan.expected
             else []
         )
         lines.append("EXPECTED = {")
-        for one in self.plan.expected:
-            lines.append(f"    {one.name!r}: {{")
-            lines += [f"        {key!r}: {text}," for key, text in self._fields(one)]
+        for expected in self.plan.expected:
+            lines.append(f"    {expected.name!r}: {{")
+            lines += [f"        {key!r}: {text}," for key, text in self._fields(expected)]
             lines.append("    },")
         return "\n".join([*lines, "}"]) + "\n"
 
-    def _fields(self, one: Expected) -> Iterator[tuple[str, str]]:
-        if one.limit is None:
+    def _fields(self, expected: Expected) -> Iterator[tuple[str, str]]:
+        if expected.limit is None:
             return
-        values = [self.shaped(f"{one.name}: value {i}", value) for i, value in enumerate(one.values)]
+        values = [self.shaped(f"{expected.name}: value {i}", value) for i, value in enumerate(expected.values)]
         yield "values", f"[{', '.join(values)}]"
-        yield "limit", repr(one.limit.item()) if one.limit.dim() == 0 else self.shaped(f"{one.name}: limit", one.limit)
-        yield "rmse", repr(one.rmse)
-        yield "shape", f"[{one.shape}]"
-        if one.dtype:
-            yield "dtype", f"[{one.dtype}]"
-        if one.strides:
-            yield "strides", f"{[list(strides) for strides in one.strides]}"
-        if one.aliases is not None:
-            yield "aliases", f"[{list(one.aliases)}]"
-        if one.only_sizes:
+        yield (
+            "limit",
+            repr(expected.limit.item())
+            if expected.limit.dim() == 0
+            else self.shaped(f"{expected.name}: limit", expected.limit),
+        )
+        yield "rmse", repr(expected.rmse)
+        yield "shape", f"[{expected.shape}]"
+        if expected.dtype:
+            yield "dtype", f"[{expected.dtype}]"
+        if expected.strides:
+            yield "strides", f"{[list(strides) for strides in expected.strides]}"
+        if expected.aliases is not None:
+            yield "aliases", f"[{list(expected.aliases)}]"
+        if expected.only_sizes:
             yield "only_sizes", "True"
 
     def view(self, view: View) -> str:
@@ -257,8 +262,8 @@ def autocast(kind):
 
 def _dtype(name: Any) -> str:
     """torch.bfloat16 of a file's text; "" where it is none."""
-    found = getattr(torch, str(name).removeprefix("torch."), None)
-    return str(found) if isinstance(found, torch.dtype) else ""
+    dtype = getattr(torch, str(name).removeprefix("torch."), None)
+    return str(dtype) if isinstance(dtype, torch.dtype) else ""
 
 
 def autocast_dtype(saved: Saved, device: str) -> torch.dtype | None:
@@ -267,8 +272,8 @@ def autocast_dtype(saved: Saved, device: str) -> torch.dtype | None:
     if saved.call.meta.get("level", "torch") != "torch":
         return None
     name = autocast.get(device.partition(":")[0]) or autocast.get(saved.device.partition(":")[0])
-    found = getattr(torch, str(name).removeprefix("torch."), None)
-    return found if isinstance(found, torch.dtype) else None
+    dtype = getattr(torch, str(name).removeprefix("torch."), None)
+    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 def _changes_inputs(saved: Saved) -> bool:
@@ -299,10 +304,10 @@ def _flags(saved: Saved) -> str:
 def _loads(plan: Plan) -> tuple[list[str], str]:
     """Modules to import, and the lines that load libraries."""
     modules, lines = [], ""
-    for one in plan.imports:
-        if not all(part.isidentifier() for part in one.split(".")):
-            raise Error(f"--import {one!r}: that is no name of a module")
-        modules.append(one)
+    for module in plan.imports:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise Error(f"--import {module!r}: that is no name of a module")
+        modules.append(module)
     for path in plan.libraries:
         if is_simulated(plan.device):
             modules += ["atexit", "ctypes", "time", "types"]
@@ -324,7 +329,7 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
         saved: the call.
         plan: how it is written.
         side_name: the name of the file beside it.
-        head: what its docstring says.
+        head: its docstring.
     """
     writer = _Writer(saved, plan, side_name)
     inputs, call, expected = writer.inputs(), writer.call(), writer.expected()

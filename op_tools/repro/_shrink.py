@@ -26,7 +26,7 @@ class ShrunkCall:
     elements_before: int = 0
     elements: int = 0
     notes: list[str] = field(default_factory=list)
-    """What was found about sizes: "fails from 257 on; passes at 256"."""
+    """The findings about sizes: "fails from 257 on; passes at 256"."""
 
 
 def _pass_on(lines: Any, say: Callable[[str], None], last: list[str]) -> None:
@@ -71,7 +71,7 @@ def shrink(
         into: a folder that is there, for the smaller call.
         plan: device, imports, libraries.
         attempts: at most.
-        timeout: seconds for one of them.
+        timeout: seconds for each of them.
         say: gets a line for each attempt.
 
     Raises:

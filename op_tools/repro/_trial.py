@@ -32,7 +32,7 @@ class Ended:
 
     @property
     def died(self) -> str:
-        """Words for a process that did not end by itself; "" for one that did."""
+        """Words for a process that did not end by itself; "" for a process that did."""
         if self.status is None:
             return "hangs"
         if self.status < 0:
@@ -67,14 +67,14 @@ def run(
 
 @dataclass
 class Judged:
-    """What run_op_from_data says of a call on a device."""
+    """The report of run_op_from_data on a call on a device."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     trouble: str = ""
     """Why there are no rows."""
     died: str = ""
     expected: list[dict[str, Any]] = field(default_factory=list)
-    """What each result has to be, for _expected.py."""
+    """The expectations of each result, for _expected.py."""
 
     @property
     def failures(self) -> list[dict[str, Any]]:
@@ -96,8 +96,8 @@ def package_environment() -> dict[str, str]:
 
 def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[str, ...], calls: int = 1) -> Judged:
     """Has a call judged on the device, by the judge of OpAutoCompare: against the CPU, on the CPU against float64."""
-    with tempfile.TemporaryDirectory() as made:
-        report, expected = Path(made) / "report.json", Path(made) / "expected.pth"
+    with tempfile.TemporaryDirectory() as folder_of_report:
+        report, expected = Path(folder_of_report) / "report.json", Path(folder_of_report) / "expected.pth"
         command = [*replay_command(imports), folder, "--acc_check", "--device", device, "--json", str(report)]
         command += ["--expected", str(expected)]
         command += ["--quiet", "--no_summary", "--run_times", str(calls)]
@@ -116,8 +116,8 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
 
 
 def run_script(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:
-    """Runs a script in a fresh process, which does not find the op_tools of this one."""
+    """Runs a script in a fresh process, which does not find the op_tools of this process."""
     ours = Path(__file__).resolve().parents[2]
-    found = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one).resolve() != ours]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
+    kept = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one).resolve() != ours]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
     return run([sys.executable, str(path), *([device] if device else [])], timeout, environment)

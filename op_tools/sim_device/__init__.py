@@ -7,7 +7,7 @@
         train_step()
     print(fault.hits, fault.log)
 
-Importing this module loads the device; importing op_tools does not. torch has one place for a device like this
+Importing this module loads the device; importing op_tools does not. torch has a single place for a device like this
 (PrivateUse1), so a process with another vendor's backend cannot have it. docs/sim_device.md has the table of faults.
 """
 
@@ -120,7 +120,7 @@ def fault(
     """Makes a fault; it is active inside `with fault(...) as planted:`, or from start() to stop().
 
     Args:
-        kind: one of FAULT_KINDS; docs/sim_device.md says what each does.
+        kind: of FAULT_KINDS; docs/sim_device.md describes each.
         ops: the operators, by their names as they reach the device ("aten::addmm", not "linear"): filter expressions, as
             a list or comma-separated. Empty: all.
         call: only this matching call, or a range of them, counted from 0 from the first start() on. None: all.
@@ -154,7 +154,7 @@ def faults_clear() -> None:
 
 
 def library() -> str:
-    """The file of the device: what ``--load`` of ``op-tools repro`` and ``run_op_from_data`` takes, and
+    """The file of the device, for ``--load`` of ``op-tools repro`` and ``run_op_from_data``, and
     ``torch.ops.load_library()`` in programs without op_tools."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     return next(line.split(maxsplit=5)[-1] for line in lines if "libop_tools_sim_device" in line)
@@ -194,8 +194,8 @@ def set_rounding(on: bool) -> None:
     """Selects how kernels round.
 
     Args:
-        on: True: as another correct implementation: sums run in another order, and the last bit of what is computed is
-            another one in places. False: results have the CPU's bits (the default, without OP_TOOLS_SIM_ROUNDING=1).
+        on: True: as another correct implementation: sums run in another order, and the last bit differs in
+            places. False: results have the CPU's bits (the default, without OP_TOOLS_SIM_ROUNDING=1).
     """
     _sim.set_rounding(on)
 

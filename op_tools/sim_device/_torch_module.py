@@ -1,4 +1,4 @@
-"""The module torch.sim, which torch itself and programs ask for: what torch.cuda is to CUDA."""
+"""The module torch.sim, which torch itself and programs ask for, like torch.cuda for CUDA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Device = torch.device | str | int | None
 
 
 def _index(device: Device) -> int:
-    """The number of a device however it is written; the current one for None and "sim"."""
+    """The number of a device however it is written; the current device for None and "sim"."""
     if isinstance(device, int):
         return device
     index = None if device is None else torch.device(device).index
@@ -59,7 +59,7 @@ def synchronize(device: Device = None) -> None:
 
 
 class device:  # noqa: N801  (torch asks for this name)
-    """Makes a device the current one for a block."""
+    """Makes a device current for a block."""
 
     def __init__(self, device: Device) -> None:
         self._index = -1 if device is None else _index(device)
@@ -75,7 +75,7 @@ class device:  # noqa: N801  (torch asks for this name)
 
 
 class device_of(device):  # noqa: N801
-    """Makes a tensor's device the current one for a block."""
+    """Makes a tensor's device current for a block."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.get_device() if tensor.get_device() >= 0 else None)
@@ -162,7 +162,7 @@ def empty_cache() -> None:
     """Nothing is cached."""
 
 
-# --- What torch asks for
+# --- Names that torch asks for
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -84,7 +84,7 @@ def test_what_torch_has_not_is_listed(tmp_path):
     dump = formats.read_dump(tmp_path / "dump.h5")
     assert [call.why_not for call in dump.calls] == [
         "torch has no operator npu_fancy",
-        "aten::relu is not what the file has: the entry has no argument self",
+        "aten::relu is not the operator of the file: the entry has no argument self",
     ]
     assert len(dump.problems) == 1 and "/relu/notes" in dump.problems[0]
 

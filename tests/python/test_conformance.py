@@ -611,7 +611,7 @@ def test_the_method(listed):
         (["gen", "--device", "cpu", "-o", "r", "--time"], 64, "--time"),
         (["gen", "--device", "cpu", "-o", "r", "--method", "ulp"], 64, "--method"),
         (["gen", "--device", "cpu", "-o", "r", "--digests", "--float64"], 64, "--float64"),
-        (["report", "a", "b", "c"], 64, "give one result"),
+        (["report", "a", "b", "c"], 64, "give a result"),
         (["run", "--device", "nonsense", "-o", "r"], 2, "--device nonsense"),
         (["run", "--device", "cpu", "--import", "no_such_backend", "-o", "r"], 2, "--import no_such_backend"),
         (["run", "--device", "cpu", "-o", "r", "--fname", "("], 2, "--fname"),

@@ -44,7 +44,7 @@ def test_steps_that_were_not_chosen_are_left_alone(captured):
 
 
 def test_wrong_arguments_are_said():
-    with pytest.raises(op_tools.Error, match="give at least one tool"):
+    with pytest.raises(op_tools.Error, match="give a tool, or several"):
         ToolsInSteps([])
     with pytest.raises(op_tools.Error, match="counted from 0, not -1"):
         ToolsInSteps([op_tools.OpCapture()], steps=[-1])

@@ -1,4 +1,4 @@
-"""Compares two dumps: what api_dump_compare does."""
+"""Compares two dumps, for api_dump_compare."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Tolerance:
 
 @dataclass
 class _Group:
-    """Calls of both dumps that do the same: one of each, or several of a fused operator."""
+    """Calls of both dumps that do the same: a call of each, or several of a fused operator."""
 
     origin: list[ForeignCall]
     target: list[ForeignCall]
@@ -56,12 +56,12 @@ def compare(
         if output is not None:
             tables.write(output if rank == 0 else output / f"rank{rank}")
         sys.stdout.write(tables.summary())
-    for one in sorted(ranks[0] ^ ranks[1]):
-        log_warn(f"api_dump_compare: rank {one} is in one dump only")
+    for rank in sorted(ranks[0] ^ ranks[1]):
+        log_warn(f"api_dump_compare: rank {rank} is in only one dump")
 
 
 class _Tables:
-    """The tables of one rank."""
+    """The tables of a rank."""
 
     def __init__(self, dumps: Sequence[Dump], rank: int, tolerance: _Tolerance, ignore_unmatched: bool) -> None:
         self._rank, self._tolerance, self._ignore = rank, tolerance, ignore_unmatched
@@ -94,8 +94,8 @@ class _Tables:
         backward = []
         for group in groups:
             last = [
-                [found[call.foreign_name] for call in calls if call.foreign_name in found]
-                for calls, found in zip((group.origin, group.target), gradients, strict=True)
+                [by_name[call.foreign_name] for call in calls if call.foreign_name in by_name]
+                for calls, by_name in zip((group.origin, group.target), gradients, strict=True)
             ]
             pairs = _tensor_pairs(
                 [one for call in last[0] for one in call.tensors], [one for call in last[1] for one in call.tensors]
@@ -107,7 +107,7 @@ class _Tables:
         return [pair for pair in pairs if not self._ignore or (pair[0] and pair[1])]
 
     def _pairs(self, group: _Group) -> list[Pair]:
-        """Inputs of the first call with inputs of the first, results of the last with results of the last; what is
+        """Inputs of the first call with inputs of the first, results of the last with results of the last; tensors
         between has no partner."""
 
         def of(calls: list[ForeignCall], role: str) -> list[ForeignTensor]:
@@ -151,7 +151,7 @@ class _Tables:
         return f"rank {self._rank}, {len(self._steps)} steps: {self._compared} tensors compared, {self._differ} differ{first}\n"
 
     def write(self, folder: Path) -> None:
-        """Writes each table with the number of its step, and all steps in one as versions of the tool without steps."""
+        """Writes each table with the number of its step, and all steps in a single table as versions of the tool without steps."""
         header = [*self._names, "shape of orig", "shape of target", *(_VALUES if self._has_values else STATISTICS)]
         if self._is_mindtorch:
             values = [*_VALUES[1:3], *self._mindtorch]
@@ -190,7 +190,7 @@ def _write(path: Path, rows: list[list[str]]) -> None:
 
 
 def _row_name(tensor: ForeignTensor | None) -> str:
-    """The tool's name of a row: that of its file, or the one that the reader noted."""
+    """The tool's name of a row: that of its file, or the reader's name."""
     return tensor.label if tensor else "None"
 
 
@@ -238,19 +238,19 @@ def _compare_values(a: ForeignTensor | None, b: ForeignTensor | None, tolerance:
     if a is None or b is None:
         return ["False", "0.00%", "nan", "nan, nan"], False
     numpy = extra("numpy", "api_dump_compare")
-    one, other = (load_values(tensor).double().numpy() for tensor in (a, b))
-    if one.shape != other.shape:
+    first, other = (load_values(tensor).double().numpy() for tensor in (a, b))
+    if first.shape != other.shape:
         return ["Shape is inconsistent", "0.00%", "nan", "nan, nan"], False
-    unequal = one != other
+    unequal = first != other
     if not unequal.any():
         return ["True", "100.00%", "1.00000", "0.00000, 0.00000"], True
     with numpy.errstate(all="ignore"):
-        differences = numpy.abs(one[unequal] - other[unequal])
-        close = numpy.isclose(one, other, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=tolerance.equal_nan)
+        differences = numpy.abs(first[unequal] - other[unequal])
+        close = numpy.isclose(first, other, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=tolerance.equal_nan)
         cells = [
             str(bool(close.all())),
             f"{number(100 * float(close.mean()), 2)}%",
-            number(_cosine(one, other), 5),
+            number(_cosine(first, other), 5),
             f"{number(float(differences.mean()), 5)}, {number(float(differences.max()), 5)}",
         ]
     return cells, bool(close.all())
@@ -290,11 +290,11 @@ def _compare_statistics(
     ]
     differences = [abs(one - other) if one != other else 0.0 for one, other in pairs]
     limits = [tolerance.atol + tolerance.rtol * abs(other) for _, other in pairs]
-    # What neither dump has says nothing.
+    # A number that neither dump has says nothing.
     known = [
         (d, limit)
-        for (one, other), d, limit in zip(pairs, differences, limits, strict=True)
-        if one == one or other == other
+        for (first, other), d, limit in zip(pairs, differences, limits, strict=True)
+        if first == first or other == other
     ]
     agrees = a.shape == b.shape and all(d <= limit for d, limit in known)
     return [", ".join(number(d, 5) for d in differences)], agrees

@@ -1,4 +1,4 @@
-"""Dumps the operators of a network: what api_dump_start and api_dump_stop do."""
+"""Dumps the operators of a network, for api_dump_start and api_dump_stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..._tools.tool import Hook, HookScope
 from ...formats._names import METHODS, their_name
 from ...formats._troubleshooter_writer import ApiDumpWriter
 
-# What the tool does not dump: reading of elements and properties, copies, new tensors.
+# Calls that the tool does not dump: reading of elements and properties, copies, new tensors.
 _LEFT_OUT = frozenset(
     "__getitem__ __setitem__ to float half double bfloat16 int long bool detach detach_ clone contiguous cpu cuda item "
     "tolist numpy requires_grad_ ones_like zeros_like empty_like new_zeros new_ones new_full new_empty new_tensor tensor "
@@ -45,7 +45,7 @@ _OPERATOR_CODES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What api_dump_start was given."""
+    """The arguments of api_dump_start."""
 
     mode: str
     scope: tuple[str, ...]
@@ -85,13 +85,13 @@ class _NoDropout(TorchFunctionMode):
 
 
 class _Busy(threading.local):
-    """What a thread does now."""
+    """The state of a thread."""
 
     depth = 0  # inside of how many modules of torch, or steps of optimizers, whose functions are not dumped
 
 
 class Dumping(Hook):
-    """The dump of one network by one rank. Functions are seen by the hook, modules by hooks of the network's modules.
+    """The dump of a network by a rank. Functions are seen by the hook, modules by hooks of the network's modules.
 
     Args:
         net: the network.
@@ -191,7 +191,7 @@ class Dumping(Hook):
                 self._leave()
             if result is None:  # it raised
                 return
-            with torch._C.DisableTorchFunction(), torch.no_grad():  # what is called here is not the program's
+            with torch._C.DisableTorchFunction(), torch.no_grad():  # calls in here are not the program's
                 try:
                     self._module_done(path, kind, args, result)
                 except Exception as error:
@@ -212,7 +212,7 @@ class Dumping(Hook):
                 self._output(name, result)
 
     def before(self, call: Call) -> str | None:
-        """Counts a function of the program, and dumps what it was given."""
+        """Counts a function of the program, and dumps its arguments."""
         kind, function = their_name(call.name)
         if self._busy.depth or call.phase != "forward" or function in _LEFT_OUT:
             return None
@@ -228,7 +228,7 @@ class Dumping(Hook):
         return name
 
     def after(self, call: Call, state: object) -> None:
-        """Dumps what it returned."""
+        """Dumps its results."""
         if isinstance(state, str) and not call.error:
             self._output(state, call.result)
 
@@ -315,9 +315,9 @@ def _kind_of(module: torch.nn.Module) -> str:
     """The class of torch that a module is, or derives from; "" if it is the program's own, or a container."""
     if isinstance(module, _CONTAINERS):
         return ""
-    for one in type(module).__mro__:
-        if one.__module__.startswith("torch.nn.modules.") and one is not torch.nn.Module:
-            return one.__name__
+    for base in type(module).__mro__:
+        if base.__module__.startswith("torch.nn.modules.") and base is not torch.nn.Module:
+            return base.__name__
     return ""
 
 
@@ -333,5 +333,5 @@ def _places(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield place, value
     elif isinstance(value, (tuple, list)):
-        for i, one in enumerate(value):
-            yield from _places(one, f"{place}.{i}")
+        for i, item in enumerate(value):
+            yield from _places(item, f"{place}.{i}")

@@ -74,8 +74,8 @@ def api_dump_start(
         raise Error("api_dump_start: call api_dump_init first")
     _check("mode", mode, _MODES)
     _check("dump_type", dump_type, _TYPES)
-    for one in statistic_category:
-        _check("statistic_category", one, STATISTICS)
+    for statistic in statistic_category:
+        _check("statistic_category", statistic, STATISTICS)
     items = list(scope or ())
     numbered = all(isinstance(one, str) and re.search(r"_\d+$", one) for one in items)
     wrong = {
@@ -91,7 +91,7 @@ def api_dump_start(
 
 
 def api_dump_stop() -> None:
-    """Stops to dump; api_dump_start goes on with the same numbers. Gradients of what was dumped are still added.
+    """Stops to dump; api_dump_start goes on with the same numbers. Gradients of dumped tensors are still added.
 
     Raises:
         op_tools.Error: api_dump_init was not called.
@@ -115,13 +115,13 @@ def api_dump_compare(
 
     Args:
         origin_path: the folder that api_dump_init was given.
-        target_path: the other one.
+        target_path: the other dump.
         output_path: where ts_api_mapping_{step}.csv, ts_api_forward_compare_{step}.csv and ts_api_backward_compare_{step}.csv
             are written, and files without _{step} that hold all steps; those of other ranks than 0 in rank{R}. None: nowhere.
         rtol: relative error, as of numpy.allclose.
         atol: absolute error.
         equal_nan: NaN agrees with NaN.
-        ignore_unmatched: leave out the rows that only one dump has.
+        ignore_unmatched: leave out the rows of only one dump.
 
     Raises:
         op_tools.Error: a dump cannot be read, or the folder cannot be written.
