@@ -11,7 +11,7 @@ import torch
 from .._base.core import describe
 from ._statistics import statistics
 
-# The header of our own dump.json: msprobe saves gradients in the order of the last autograd node.
+# The header of a dump.json of ours: msprobe saves gradients in the order of the last autograd node.
 GRADIENTS = "gradients"
 BY_ARGUMENT = "by argument"
 
