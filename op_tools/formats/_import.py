@@ -179,9 +179,7 @@ def _try(call: ForeignCall) -> None:
         return
     except Exception as error:  # whatever a function raises that lacks arguments
         text = str(error).partition("\n")[0]
-        raise Error(
-            f"the dump leaves out arguments that are no tensors of floats, and without them: {text}"
-        ) from None
+        raise Error(f"the dump leaves out arguments that are no tensors of floats, and without them: {text}") from None
     known = [tuple(one.shape) for one in leaves(result) if isinstance(one, torch.Tensor)]
     saved = [one.shape for one in leaves(call.result) if isinstance(one, ForeignTensor)]
     if saved and known != saved:

@@ -1,6 +1,6 @@
 #pragma once
 
-// Can a function that is written in Python be told to skip its own __torch_function__ check, and only that?
+// Skips the __torch_function__ check of a function that is written in Python, and nothing else, where torch can.
 // Gap: PythonTorchFunctionTLS::exchange_skip_next, since torch 2.13. Before it the function runs as a copy whose check
 // says no (op_tools/_torch/compat.py).
 
