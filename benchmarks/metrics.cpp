@@ -1,4 +1,4 @@
-// How long the numbers of OpAutoCompare take beside one pass over the same memory. Prints one line for each kind of
+// How long the numbers of OpAutoCompare take beside a pass over the same memory. Prints a line for each kind of
 // data: "dtype,case,seconds of diff_tensors,seconds of the pass", the median over rounds in which the two take turns.
 // bench_metrics MILLIONS_OF_ELEMENTS ROUNDS
 #include <ATen/Parallel.h>
@@ -30,7 +30,7 @@ double seconds(Work&& work) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One pass over both, as wide as the memory is: eight sums at once, a thread for each of torch's.
+// A pass over both, as wide as the memory is: eight sums at once, a thread for each of torch's.
 uint64_t pass_over(const at::Tensor& a, const at::Tensor& b) {
   const auto* left = static_cast<const uint64_t*>(a.const_data_ptr());
   const auto* right = static_cast<const uint64_t*>(b.const_data_ptr());

@@ -51,7 +51,7 @@ class ModuleFrame final : public Frame {
   const py::function& function_;
   const py::tuple args_;
   const py::dict kwargs_;
-  py::dict inputs_;  // kwargs_, and what is the module's own
+  py::dict inputs_;  // kwargs_, and the module's own tensors
   BackwardSource backward_;
   py::object result_;
   std::optional<Value> result_value_;

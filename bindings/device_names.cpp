@@ -35,7 +35,7 @@ struct FunctionSlot {
 };
 
 // A method that is bound first is called through its definition. Definitions may lie in memory that cannot be written:
-// the method's object gets a copy of its own, and the old one back.
+// the method's object gets a copy of its own, and the old definition back.
 struct MethodSlot {
   PyMethodDef** place = nullptr;  // in the method's object, which is never freed
   PyMethodDef* original = nullptr;
@@ -68,7 +68,7 @@ struct Names {
   std::vector<std::string> from;
   std::string to;
   std::string shown;
-  // Never emptied: a class that was derived from one of them in the meantime has inherited renaming_new.
+  // Never emptied: a class that was derived from such a type in the meantime has inherited renaming_new.
   std::vector<NewSlot> slots;
   std::vector<FunctionSlot> functions;
   std::array<MethodSlot, kMostMethods> methods;
@@ -83,7 +83,7 @@ Names& names() {
   return *all;
 }
 
-// The name of the backend for a string that names one of ours, alone or with an index; else the string itself.
+// The name of the backend for a string that names a device of ours, alone or with an index; else the string itself.
 py::object renamed(py::handle value) {
   if (!PyUnicode_CheckExact(value.ptr())) return py::reinterpret_borrow<py::object>(value);
   const auto text = value.cast<std::string>();
@@ -126,7 +126,8 @@ PyCFunctionWithKeywords with_keywords(PyCFunction function) {
   return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void (*)()>(function));
 }
 
-// What a method's definition calls, by the number of its slot: a C function does not learn which method it is.
+// The function that a method's definition calls, by the number of its slot: a C function does not learn which method it
+// is.
 template <size_t kNumber>
 PyObject* renaming_method(PyObject* self, PyObject* arguments, PyObject* keywords) {
   return call_renamed(arguments, keywords, [self](PyObject* taken, PyObject* by_name) {

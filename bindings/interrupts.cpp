@@ -42,7 +42,7 @@ bool is_of_program(const std::exception& caught) {
   if ((!ours && !torchs) || !Py_IsInitialized()) return false;
   const py::gil_scoped_acquire gil;
   try {
-    // What was thrown may be changed: no other code has it.
+    // The thrown object may be changed: no other code has it.
     return ours ? arrived(*ours) : arrived(const_cast<python_error&>(*torchs));
   } catch (const std::exception&) {
     return false;

@@ -1,5 +1,5 @@
 // Exceptions that end Python code of ours in the middle and are not of it: Ctrl-C, a handler of a signal that raises,
-// one that another thread sends (base/stop_program.h). They reach the program, later. GIL held.
+// an exception that another thread sends (base/stop_program.h). They reach the program, later. GIL held.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,10 +15,10 @@ void bind_interrupts(py::module_& module);
 // Not of the code that it ended.
 bool is_from_outside(const py::error_already_set& error);
 
-// Python's error is set, and it is of no interest; one that is from outside is held for the program.
+// Python's error is set, and it is of no interest; an error from outside is held for the program.
 void forget_error();
 
-// At the end of what Python called: throws what was held meanwhile.
+// At the end of a call by Python: throws the exception that was held meanwhile.
 void throw_held();
 
 // Runs Python code of ours that has to come to its end: again, if something from outside ended it, which is held.

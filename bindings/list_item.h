@@ -15,7 +15,7 @@ class ListItem {
 
  private:
   PyObject* const item_;
-  pybind11::object list_;  // the one that got the item: others may replace it meanwhile
+  pybind11::object list_;  // the list that got the item: others may replace it meanwhile
 };
 
 }  // namespace op_tools::python

@@ -61,8 +61,8 @@ py::list texts_of(const std::vector<std::string>& texts) {
   return list;
 }
 
-// Runs `read`, whose failures are Errors that name the path. A damaged file may hold what Python has no value for:
-// strings that are no UTF-8, lists as keys, a generator's state of the wrong size. KeyboardInterrupt passes.
+// Runs `read`, whose failures are Errors that name the path. A damaged file may hold contents that Python has no value
+// for: strings that are no UTF-8, lists as keys, a generator's state of the wrong size. KeyboardInterrupt passes.
 template <class Read>
 auto read_file(const std::string& path, Read&& read) {
   try {
@@ -79,7 +79,7 @@ auto read_file(const std::string& path, Read&& read) {
   }
 }
 
-// A saved call; None for what it does not have. Gradients are those of its first backward pass.
+// A saved call; None for parts that it does not have. Gradients are those of its first backward pass.
 py::dict call_dict(const SavedCall& call) {
   py::dict dict;
   dict["name"] = call.name;
@@ -112,9 +112,9 @@ Value gradients_from(py::handle gradients) {
   return take_snapshot(to_value(gradients), "").value;
 }
 
-// Writes a call that was made elsewhere (an import) to folders in `root`, as OpCapture writes its own: `call` has what
-// call_dict() gives, `mutated` ({tensor index: the tensor after the call}), `node_gradients` and `lacks` (names), and
-// `meta` the fields of meta.json that do not follow from the values.
+// Writes a call that was made elsewhere (an import) to folders in `root`, as OpCapture writes its own: `call` has the
+// entries of call_dict(), `mutated` ({tensor index: the tensor after the call}), `node_gradients` and `lacks` (names),
+// and `meta` the fields of meta.json that do not follow from the values.
 std::string write_saved_call(const std::string& root, const py::dict& call, const std::string& meta) {
   SavedCall saved;
   saved.meta = CallMeta::from_json(meta);
@@ -144,8 +144,8 @@ void bind_files(py::module_& module) {
       return call_dict(call);
     });
   });
-  // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes), what
-  // is wrong there, bytes of tensors that calls share.
+  // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes),
+  // its faults, bytes of tensors that calls share.
   module.def("find_calls", [](const std::string& path) {
     const FoundCalls found = find_calls(path);
     py::list calls;
@@ -204,7 +204,7 @@ void bind_names(py::module_& module) {
           const py::gil_scoped_acquire gil;
           try {
             return py::handle(adviser)(text_of(item), level).cast<std::string>();
-          } catch (const std::exception&) {  // what a warning says besides must not end the scope otherwise
+          } catch (const std::exception&) {  // the advice of a warning must not end the scope
             return "";
           }
         });
@@ -222,7 +222,7 @@ void bind_names(py::module_& module) {
 
 PYBIND11_MODULE(_C, module) {
   namespace py = pybind11;
-  using namespace op_tools;          // NOLINT: one module function
+  using namespace op_tools;          // NOLINT: a single module function
   using namespace op_tools::python;  // NOLINT
 
   module.doc() = "The C++ core of op_tools. Use the package op_tools, not this module.";

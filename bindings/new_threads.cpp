@@ -18,7 +18,7 @@ namespace {
 namespace py = pybind11;
 
 PyObject* g_start = nullptr;      // threading.Thread.start
-PyObject* g_bootstrap = nullptr;  // threading.Thread._bootstrap: what a new thread calls first
+PyObject* g_bootstrap = nullptr;  // threading.Thread._bootstrap: a new thread calls it first
 
 // Of threads that are being started: the scopes of the thread that starts them. Under the GIL; leaked.
 std::unordered_map<PyObject*, std::shared_ptr<ThreadChains>>& starting() {
@@ -75,7 +75,7 @@ bool watch_threads() {
   const py::error_scope restored;  // the program's own Python error may be set
   try {
     const py::object thread = py::module_::import("threading").attr("Thread");
-    g_bootstrap = replace(thread, "_bootstrap", &kBootstrap);  // no thread begins in between: this one has the GIL
+    g_bootstrap = replace(thread, "_bootstrap", &kBootstrap);  // no thread begins in between: this thread has the GIL
     g_start = replace(thread, "start", &kStart);
     return true;
   } catch (const py::error_already_set&) {  // a Python whose threads begin otherwise

@@ -15,7 +15,7 @@
 namespace op_tools::python {
 namespace {
 
-// The tokens of an enumeration with what they mean, in its order.
+// The tokens of an enumeration with their meanings, in its order.
 template <class Kind>
 std::vector<std::pair<std::string, std::string>> tokens() {
   std::vector<std::pair<std::string, std::string>> all;
@@ -89,12 +89,12 @@ void bind_coverage(py::module_& module) {
     return name_of(worst(verdicts));
   });
   module.def("accelerator", &accelerator);
-  // Of docs, and of the enumerations in Python: name, [(token, what it means), ...].
+  // Of docs, and of the enumerations in Python: name, [(token, meaning), ...].
   module.def("coverage_tokens", [] {
     return py::dict(py::arg("Verdict") = tokens<Verdict>(), py::arg("Gap") = tokens<Gap>(),
                     py::arg("Unjudged") = tokens<Unjudged>(), py::arg("Loss") = tokens<Loss>());
   });
-  // The fields of an account, for docs: (name, type, what it means).
+  // The fields of an account, for docs: (name, type, meaning).
   module.def("coverage_fields", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> fields;
     for (const ColumnDescription& field : describe_coverage().columns)

@@ -1,4 +1,4 @@
-// The account of a run as a Python object, and what is concluded from it.
+// The account of a run as a Python object, and its verdicts.
 #pragma once
 
 #include <pybind11/pybind11.h>

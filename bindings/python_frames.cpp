@@ -19,8 +19,8 @@ namespace {
 
 namespace py = pybind11;
 
-// Code of torch and of op_tools is not the user's: lines in it don't help to find the call. Nor does what Python itself
-// puts between (copy.deepcopy, contextlib, typing_extensions' mark of what is deprecated).
+// Code of torch and of op_tools is not the user's: lines in it don't help to find the call. Nor do frames that Python
+// itself puts between (copy.deepcopy, contextlib, typing_extensions' mark of deprecated functions).
 class OwnFolders {
  public:
   OwnFolders() {
@@ -77,18 +77,18 @@ CodeEntry& entry_of(PyCodeObject* code) {
 
 }  // namespace
 
-// What a walk reads of each frame.
+// The part of each frame that a walk reads.
 struct PythonFrames::SeenCode {
   PyCodeObject* code;
   const void* begin;  // the first instruction that a frame with locals can be at
   const KnownCode* known;
-  uint32_t is;  // what follows, together: a walk asks all at once
+  uint32_t is;  // the bits below, together: a walk asks all at once
   static constexpr uint32_t kOfUser = 1, kModule = 2, kEngine = 4;
 };
 
-// What a walk found, and the frames that it read. A program makes most calls in the frames in which it made the one
-// before: the next line of a function, the next operator of a backward pass. Frames at the same addresses, in the same
-// code, have the same modules around them if those are still their first local variables.
+// The findings of a walk, and the frames that it read. A program makes most calls in the frames in which it made the
+// one before: the next line of a function, the next operator of a backward pass. Frames at the same addresses, in the
+// same code, have the same modules around them if those are still their first local variables.
 struct PythonFrames::Walk {
   static constexpr size_t kMostFrames = 256, kMostModules = 512;
   struct Read {
@@ -108,8 +108,8 @@ struct PythonFrames::Walk {
   const _PyInterpreterFrame* module_in[kMostModules];
 };
 
-// What this thread has seen, so that it need not ask under the GIL. Two places for each key; those of a code object lie
-// in one line of the processor's cache.
+// The frames that this thread has seen, so that it need not ask under the GIL. Two places for each key; those of a code
+// object lie in a single line of the processor's cache.
 struct PythonFrames::Seen {
   static constexpr int kPairBits = 8;
   static constexpr size_t kPairs = size_t{1} << kPairBits;
@@ -137,7 +137,7 @@ size_t pair_of(const PyCodeObject* code, int instruction) {
   return (pair_of(code) + static_cast<size_t>(instruction) * 0x9E3779B1u) % Seen::kPairs;
 }
 
-// The older one makes room.
+// The older entry makes room.
 template <class Slot>
 const Slot& put(Slot (&pair)[2], const Slot& made) {
   pair[1] = pair[0];

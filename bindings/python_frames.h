@@ -1,5 +1,5 @@
 // The frames of this thread's Python stack, innermost first, as tools ask for them at each call. While a thread is in
-// an operator its frames do not change, and what they hold stays alive.
+// an operator its frames do not change, and their objects stay alive.
 //
 // On Python 3.11 they are read where they lie: no frame object is made, no dictionary of locals, and the GIL, which the
 // operators of torch have released, is taken only for code that this thread has not seen. Other versions have them in
@@ -36,7 +36,7 @@ constexpr int kMostFrames = 128;  // that are searched for a line of the user's
 
 class PythonFrames {
  public:
-  PythonFrames();  // at the innermost one; at none in threads that Python does not know, and when it is shut down
+  PythonFrames();  // at the innermost frame; at none in threads that Python does not know, and when it is shut down
   explicit operator bool() const { return static_cast<bool>(frame_); }
   void back();
 
@@ -45,7 +45,7 @@ class PythonFrames {
   PyObject* self() const;                          // of a method: borrowed; nullptr where it has none
   pybind11::object local(const char* name) const;  // None where it has none. Under the GIL
 
-  struct Seen;  // of one thread
+  struct Seen;  // of a single thread
   struct SeenCode;
   struct Walk;
 
@@ -56,8 +56,8 @@ class PythonFrames {
   void next();
   const SeenCode& seen() const;
   bool is_complete(const SeenCode& code) const;  // has locals: a frame that has just begun has none
-  // Both begin here, for what is `wanted` of SeenCode::is. repeats(): the frames are those that `walk` read, and what
-  // it found is right. walk() reads them; false: another walk of this thread began meanwhile, which used the same
+  // Both begin here, for what is `wanted` of SeenCode::is. repeats(): the frames are those that `walk` read, and its
+  // findings are right. walk() reads them; false: another walk of this thread began meanwhile, which used the same
   // place.
   bool repeats(Walk& walk, uint32_t wanted) const;
   bool walk(Walk& walk, uint32_t wanted);
@@ -71,13 +71,13 @@ class PythonFrames {
 #endif
 };
 
-// The modules in whose forward this thread is, innermost first, borrowed: what stands before a backward pass that this
+// The modules in whose forward this thread is, innermost first, borrowed: the module before a backward pass that this
 // thread runs does not contain the operators of that pass. Up to 512: those around them are left out.
 using Modules = c10::ArrayRef<PyObject*>;
 
-// What tools ask at each call, in one pass: whichever of both is wanted.
+// The questions of tools at each call, in a single pass: whichever of both is wanted.
 struct Surroundings {
-  const std::string* line = nullptr;  // the innermost one of the user's; lives until the process ends
+  const std::string* line = nullptr;  // the innermost line of the user's; lives until the process ends
   Modules modules;                    // until this thread asks again
 
   static Surroundings of_this_thread(bool line, bool modules);

@@ -11,7 +11,7 @@
 namespace op_tools::python {
 namespace {
 
-// Stands before torch's table of what C++ asks of Python: the only place between the dispatcher, which excludes the
+// Stands before torch's table of C++'s questions to Python: the only place between the dispatcher, which excludes the
 // keys, and the handler. All but dispatch() goes on as it is.
 class Handlers final : public c10::impl::PyInterpreterVTable {
  public:

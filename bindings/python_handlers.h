@@ -1,5 +1,5 @@
 // Torch gives calls of tensor subclasses and under dispatch modes to Python, and excludes the interceptor's key while
-// Python handles them, together with all keys above Python's. What such a handler calls (the local operators of a
+// Python handles them, together with all keys above Python's. The calls of such a handler (the local operators of a
 // DTensor, all operators of a program under a mode) would be unseen.
 #pragma once
 

@@ -19,7 +19,7 @@
 namespace op_tools::python {
 namespace {
 
-// What Python sees of a call. The call itself dies when its hooks are through: an object that Python still holds then
+// Python's view of a call. The call itself dies when its hooks are through: an object that Python still holds then
 // raises.
 class CallView {
  public:
@@ -48,8 +48,9 @@ bool has_object(const Slot& slot) {
   }
 }
 
-// A call's values for the hook's Python code. A tensor that no Python object stands for yet is shown as another one on
-// the same memory: what makes a Parameter or a subclass of it after the call refuses a tensor that has an object.
+// A call's values for the hook's Python code. A tensor that no Python object stands for yet is shown as another tensor
+// on the same memory: code that makes a Parameter or a subclass of it after the call refuses a tensor that has an
+// object.
 py::object shown(const Value& value) {
   return to_python(map_tensors(value, [](const at::Tensor& tensor) {
     // Subclasses and functorch's wrappers have objects, or forms, of their own.
@@ -93,7 +94,8 @@ struct View {
 
 class PythonHook final : public Hook {
  public:
-  // `has_before`, `has_after`: what the object's class defines itself; for the rest Python is not entered at all.
+  // `has_before`, `has_after`: methods that the object's class defines itself; for the rest Python is not entered at
+  // all.
   PythonHook(py::object object, bool has_before, bool has_after)
       : object_(std::move(object)), has_before_(has_before), has_after_(has_after) {
     name_ = py::str(py::type::handle_of(object_).attr("__name__")).cast<std::string>();

@@ -7,7 +7,7 @@
 
 namespace op_tools::python {
 
-// Asks a Python function that takes a Call and gives what is true or false.
+// Asks a Python function that takes a Call and gives a value that is true or false.
 Condition python_condition(pybind11::object function);
 
 void bind_hook(pybind11::module_& module);

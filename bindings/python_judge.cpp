@@ -20,7 +20,7 @@ namespace {
 // or None. Returns the columns of a row of OpAutoCompare, and `share`: of the limit that was reached.
 py::object judge_tensors(const at::Tensor& result, const std::optional<at::Tensor>& reference, const py::object& golden,
                          const py::object& perturbed, const std::string& method, bool nan_equal, int64_t reduced) {
-  // Neither the tools that are on nor autograd may see what the judge calls.
+  // Neither the tools that are on nor autograd may see the judge's calls.
   const InternalGuard guard;
   const ToleranceTable tolerances = ToleranceTable::from_environment();
   JudgeContext context;

@@ -113,7 +113,7 @@ class LastPaths {
   void put(Modules modules, const Paths::Known& known) {
     if (modules.size() > kMostDepth) return;
     auto& pair = slots_[pair_of(modules)];
-    std::swap(pair[0], pair[1]);  // the older one makes room
+    std::swap(pair[0], pair[1]);  // the older slot makes room
     Slot& slot = pair[0];
     for (size_t i = 0; i < slot.depth; ++i) Py_DECREF(slot.references[i]);
     slot.depth = modules.size();
@@ -137,7 +137,7 @@ class LastPaths {
   static bool holds(const Slot& slot, Modules modules) {
     if (slot.depth != modules.size()) return false;
     for (size_t i = 0; i < modules.size(); ++i) {
-      // A module dies, and its references with it, before its address can be that of one which lives here.
+      // A module dies, and its references with it, before its address can be that of a module which lives here.
       if (slot.modules[i] != modules[i] || !Paths::refers_to(slot.references[i], modules[i])) return false;
     }
     return true;
@@ -172,8 +172,8 @@ void set_module_namer(const py::object& name) {
   g_paths.store(new Paths(name), std::memory_order_release);
 }
 
-// `find(model, args, kwargs)`: the outermost module that runs and what it was called with, or three times None. Gives
-// (name, origin, tensor) of what it knows.
+// `find(model, args, kwargs)`: the outermost module that runs and its arguments, or three times None. Gives
+// (name, origin, tensor) of the tensors that it knows.
 void set_tensor_namer(const py::object& find) {
   PyObject* const never_freed = py::object(find).release().ptr();
   set_named_tensor_source([never_freed](uint64_t recording) {

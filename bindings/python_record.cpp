@@ -69,7 +69,7 @@ std::map<std::string, int64_t> values_by_device(const Recording& all) {
   return by_type;
 }
 
-// What a tool could not compute (no memory is left) it does without.
+// A tool does without a value that it could not compute (no memory is left).
 template <class Compute>
 std::optional<at::Tensor> if_computed(Compute&& compute) {
   try {

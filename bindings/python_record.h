@@ -1,4 +1,4 @@
-// Recordings for Python: what the program knows of itself, and the rows of a file.
+// Recordings for Python: the program's facts about itself, and the rows of a file.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -19,7 +19,7 @@ StackLines user_lines(size_t most) {
   return lines;
 }
 
-// What faulthandler writes, without Python's lock: another thread may hold it for ever. Python exports the function and
+// The text of faulthandler, without Python's lock: another thread may hold it for ever. Python exports the function and
 // declares it for itself alone.
 using DumpThreads = const char* (*)(int, PyInterpreterState*, PyThreadState*);
 

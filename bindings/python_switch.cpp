@@ -65,8 +65,8 @@ class Scope {
   std::optional<ModeOnStack> mode_;  // after the scope: the mode goes first
 };
 
-// What a tool of the Python package has on. Python can be interrupted between any two of its instructions, which C++
-// cannot: all changes are made in here, so that a tool is on or off, whatever comes when. GIL held.
+// The scope that a tool of the Python package has on. Python can be interrupted between any two of its instructions,
+// which C++ cannot: all changes are made in here, so that a tool is on or off, whatever comes when. GIL held.
 class Switch {
  public:
   int depth() const { return depth_; }
@@ -97,7 +97,7 @@ class Switch {
     if (depth_ > 0 && asleep_ == depth_ && is_running()) core().suspend();
   }
 
-  // Within one on() and off(): runs may follow each other.
+  // Within a single on() and off(): runs may follow each other.
   void begin_run(const py::function& open) {
     if (depth_ > 0 && !is_running()) begin(open());
   }
@@ -108,7 +108,7 @@ class Switch {
   }
   bool is_running() const { return !scope_.is_none() && core().core().is_on(); }
 
-  // One of those who switched it on does not run for now (a generator between two values).
+  // A caller who switched it on does not run for now (a generator between two values).
   void pause() {
     if (++asleep_ == depth_ && is_running()) core().suspend();
   }
@@ -149,8 +149,8 @@ class Switch {
   py::object thread_ = py::none();                     // whose calls it sees
 };
 
-// The with statement. In C++ because Python looks for what has arrived at the begin of a function of its own, and after
-// each call in it: the statement would then not call __exit__, or __exit__ not stop.
+// The with statement. In C++ because Python looks for arrived exceptions at the begin of a function of its own, and
+// after each call in it: the statement would then not call __exit__, or __exit__ not stop.
 py::object enter(const py::object& self) {
   const auto& own = self.cast<const Switch&>();
   const int before = own.depth();
@@ -185,7 +185,7 @@ struct ToolHolder {
   py::object tool;
 };
 
-// What Python knows of a run, for the scope's account.
+// Python's facts about a run, for the scope's account.
 std::function<void(Coverage&)> added_by(const py::function& add) {
   return [add](Coverage& account) {
     if (!Py_IsInitialized()) return;
@@ -260,7 +260,7 @@ void bind_switch(py::module_& module) {
       .def_property_readonly("_depth", &Switch::depth)
       .def_property_readonly("_hook", &Switch::hook)
       .def_property_readonly("_scope", &Switch::scope);
-  // What stops a tool at the end of a with statement, without being the tool.
+  // The object that stops a tool at the end of a with statement, without being the tool.
   py::class_<ToolHolder>(module, "ToolHolder")
       .def(py::init<py::object>())
       .def_readonly("tool", &ToolHolder::tool)

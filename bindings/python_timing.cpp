@@ -26,7 +26,7 @@ namespace {
 thread_local int tl_no_imports = 0;
 PyObject* g_no_imports = nullptr;  // of sys.meta_path
 
-// While one stands, this thread imports nothing that is not there already: ImportError.
+// While an object lives, this thread imports nothing that is not there already: ImportError.
 class NoImports {
  public:
   NoImports() : item_("sys", "meta_path", g_no_imports) { ++tl_no_imports; }

@@ -1,4 +1,4 @@
-// What only Python knows about timing: torch's formulas for floating point operations, the module a call is made in.
+// Python's part of timing: torch's formulas for floating point operations, the module a call is made in.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// What tools there are, what they can be set to and what their rows hold, for the Python package.
+// The tools, their options and the columns of their rows, for the Python package.
 #pragma once
 
 #include <pybind11/pybind11.h>

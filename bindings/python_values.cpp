@@ -95,7 +95,7 @@ Value set_value(py::handle object, int depth) {
 }
 
 // A numpy.float32 as Python's own number, to which torch turns it; nullopt: it is none. Not a numpy.complex64 or
-// numpy.bool: what torch makes of them depends on the function.
+// numpy.bool: torch's reading of them depends on the function.
 std::optional<py::object> numpy_number(py::handle object) {
   static constexpr std::string_view kNumpy = "numpy.";
   PyTypeObject* const type = Py_TYPE(object.ptr());
@@ -107,12 +107,13 @@ std::optional<py::object> numpy_number(py::handle object) {
   return PyFloat_Check(number.ptr()) ? std::optional(std::move(number)) : std::nullopt;  // a longdouble is itself again
 }
 
-// Numbers of other libraries (numpy.int64, numpy.bool_): what they say they are worth. Only types that are written in C
+// Numbers of other libraries (numpy.int64, numpy.bool_): by their own word. Only types that are written in C
 // are asked: a class's __index__ is the program's own code, and a torch.SymInt that is asked for its value is symbolic
 // no longer.
 Value other_value(py::handle object, int depth) {
   const PyTypeObject* const type = Py_TYPE(object.ptr());
-  const bool is_array = std::string_view(type->tp_name) == "numpy.ndarray";  // one without dimensions can be an index
+  const bool is_array =
+      std::string_view(type->tp_name) == "numpy.ndarray";  // an array without dimensions can be an index
   if (!is_array && PyIndex_Check(object.ptr()) && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
     if (number) return int_value(number);
@@ -184,7 +185,7 @@ py::str decoded(std::string_view bytes, const char* errors) {
   return py::reinterpret_steal<py::str>(text);
 }
 
-// Rows by the thousand have the same keys: one string object for all of them.
+// Rows by the thousand have the same keys: a single string object for all of them.
 py::object shared_key(py::object key) {
   constexpr Py_ssize_t kMost = 1000;
   static PyObject* const known = PyDict_New();
@@ -307,7 +308,7 @@ bool add_dict(PyObject* dict, ArgumentKey& key, int depth) {
   return true;
 }
 
-// What convert() makes a plain value of, in its order.
+// The objects that convert() makes plain values of, in its order.
 bool add_at(PyObject* raw, ArgumentKey& key, int depth) {
   using Part = ArgumentKey::Part;
   if (depth > kMaxDepth) return false;

@@ -18,23 +18,23 @@ namespace op_tools::python {
 
 namespace py = pybind11;
 
-// Never raises: what has no form becomes Unsupported. Tensors in the tree are the program's own, not copies.
+// Never raises: an object that has no form becomes Unsupported. Tensors in the tree are the program's own, not copies.
 Value to_value(py::handle object);
 
-// Adds what to_value(object) would be. False: it has no form in a key.
+// Adds the value of to_value(object). False: it has no form in a key.
 bool add_to_key(py::handle object, ArgumentKey& key);
 
 // Slices, Ellipsis, dtypes and so on become the Python objects that they stand for, Unsupported becomes None.
-// Text that is no UTF-8 (paths) becomes what text_of() makes of it.
+// Text that is no UTF-8 (paths) becomes the result of text_of().
 py::object to_python(const Value& value);
-// The same of what a .pth file holds, where such text is damage: UnicodeDecodeError, as torch.load has it.
+// The same for the contents of a .pth file, where such text is damage: UnicodeDecodeError, as torch.load has it.
 py::object saved_to_python(const Value& value);
 
-// A path, or what came from a file: bytes that are no UTF-8 are as os.fsdecode() has them.
+// A path, or text from a file: bytes that are no UTF-8 are as os.fsdecode() has them.
 py::str text_of(std::string_view bytes);
 // Of a path, as os.fsencode() has them.
 std::string path_of(const py::str& text);
-// For people, and for files of text: what has no UTF-8 form is spelled out ("\\udcb2").
+// For people, and for files of text: text without UTF-8 form is spelled out ("\\udcb2").
 std::string shown_text(py::handle text);
 
 // Every tensor in it, in the order of for_each_tensor over to_value(object).

@@ -28,7 +28,7 @@ std::shared_ptr<void> quiet_python() {
 
 }  // namespace
 
-// Not by the functions of the warnings module: they make it forget what it has given once.
+// Not by the functions of the warnings module: they make it forget warnings that it has given once.
 QuietWarnings::QuietWarnings() : item_("warnings", "filters", g_item) {
   ++tl_quiet;
 }

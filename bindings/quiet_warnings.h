@@ -7,8 +7,8 @@
 
 namespace op_tools::python {
 
-// While one stands, Python's warnings of this thread are not given. The warnings module is left as it was: what it
-// noted as given once, and the filters, in which other threads find nothing new that concerns them.
+// While an object lives, Python's warnings of this thread are not given. The warnings module is left as it was: the
+// warnings that it noted as given once, and the filters, in which other threads find nothing new that concerns them.
 class QuietWarnings {
  public:
   QuietWarnings();

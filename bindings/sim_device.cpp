@@ -39,7 +39,7 @@ py::dict statistics_dict(int device) {
 }  // namespace
 
 PYBIND11_MODULE(_sim, module) {
-  using namespace op_tools::sim_device;  // NOLINT: one module function
+  using namespace op_tools::sim_device;  // NOLINT: a single module function
   module.doc() = "The simulated accelerator. Use op_tools.sim_device, not this module.";
   module.attr("DEVICES") = kDevices;
   module.def("load", &load);

@@ -27,7 +27,7 @@ constexpr seconds kInterpreter{5};  // until Python's handler must have begun; l
 constexpr seconds kTools{60};       // until it must have stopped the tools
 constexpr seconds kHooks{3};        // for flushing without it
 
-// What the signal handler reads; set before it is installed. It may run in any thread, at any moment.
+// The state that the signal handler reads; set before it is installed. It may run in any thread, at any moment.
 struct sigaction pythons = {};  // NOLINT: the handler of Python's own, which only notes the signal
 std::atomic<int> arrivals = -1;
 std::atomic<pid_t> owner = 0;
@@ -44,7 +44,7 @@ void note(int number) {
   if (pythons.sa_handler != SIG_DFL && pythons.sa_handler != SIG_IGN) pythons.sa_handler(number);
 }
 
-// Python replaces the handler when a program sets one of its own, and when the last tool ends.
+// Python replaces the handler when a program sets a handler of its own, and when the last tool ends.
 bool is_installed() {
   struct sigaction now = {};
   return ::sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == note;
@@ -59,7 +59,7 @@ Hooks& hooks() {
   return *hooks;
 }
 
-// Each on a thread of its own: one that waits for what hangs does not keep the others from their files.
+// Each on a thread of its own: a hook that waits for a hung device does not keep the others from their files.
 void flush_hooks(std::atomic<int>& left) {
   std::vector<std::shared_ptr<Hook>> all;
   {

@@ -42,12 +42,12 @@ void put_back(Modes modes) {
   for (auto mode = modes.rbegin(); mode != modes.rend(); ++mode) ModeStack::push_onto_stack(std::move(*mode));
 }
 
-// What is cached of a torch function, by object (not by address: Python makes an equal method-wrapper anew for each
-// property access). The mask is that of one chain, the last one that asked.
+// The cached facts about a torch function, by object (not by address: Python makes an equal method-wrapper anew for
+// each property access). The mask is that of a single chain, the last that asked.
 struct Function {
   std::shared_ptr<const std::string> name;
-  bool in_python;                     // a Python function: what it calls inside can be torch calls of the program's
-  PyObject* without_check = nullptr;  // owned; where torch cannot skip one check: a copy without it, or None
+  bool in_python;                     // a Python function: its inner calls can be torch calls of the program's
+  PyObject* without_check = nullptr;  // owned; where torch cannot skip the check: a copy without it, or None
   uint64_t chain = 0;
   uint32_t mask = 0;
 };
@@ -156,7 +156,7 @@ class EndedByProgram final : public py::error_already_set {
   const std::string what_;
 };
 
-// One torch-level call. Throws py::error_already_set when the function raised.
+// A torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
   PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
@@ -254,7 +254,7 @@ bool is_our_mode(const std::shared_ptr<c10::SafePyObject>& mode) {
   return mode->ptr(getPyInterpreter()) == g_mode->ptr(getPyInterpreter());
 }
 
-// The mode of torch.set_default_device(); `with torch.device(...)` is another one.
+// The mode of torch.set_default_device(); `with torch.device(...)` is another mode.
 bool is_default_device(const std::shared_ptr<c10::SafePyObject>& mode) {
   const py::object holder = py::getattr(py::module_::import("torch"), "_GLOBAL_DEVICE_CONTEXT", py::none());
   return py::getattr(holder, "device_context", py::none()).ptr() == mode->ptr(getPyInterpreter());
@@ -272,9 +272,9 @@ void take_mode_from(int64_t place) {
 }
 
 // The left-out Python functions that this thread is in. torch.Tensor.unflatten calls the method of the same name in C,
-// which torch looks up by name and hands to us as torch.Tensor.unflatten again: letting that one run with the mode on
-// would never end. A function that a backward pass calls, as a re-entrant checkpoint calls torch.autograd.backward, is
-// another call than the one that started the pass.
+// which torch looks up by name and hands to us as torch.Tensor.unflatten again: letting that function run with the mode
+// on would never end. A function that a backward pass calls, as a re-entrant checkpoint calls torch.autograd.backward,
+// is another call than that which started the pass.
 class LeftOut {
  public:
   explicit LeftOut(PyObject* function) : function_(function), outer_(innermost()) { innermost() = this; }
@@ -302,7 +302,7 @@ class LeftOut {
 // An engine's thread frees a pass that failed within microseconds, if the machine lets it run.
 constexpr std::chrono::milliseconds kEngineFrees{100};
 
-// The error that a left-out function raised goes to the program: what failed meanwhile in backward passes is reported
+// The error that a left-out function raised goes to the program: failures meanwhile in backward passes are reported
 // with it, if the engine raised it. Code of the program that the engine called (a hook on a tensor, a custom function)
 // is further down in the traceback. `result`: nullptr where it raised; given back. While a FailedBackwards collects.
 PyObject* with_failures_reported(PyObject* result) {
@@ -322,10 +322,10 @@ PyObject* with_failures_reported(PyObject* result) {
   return nullptr;
 }
 
-// Calls a left-out function that is written in Python. A filter may admit what it calls, so the mode stays on the stack
-// and only skips the function itself. Not for calls with subclasses among the arguments (`types`): skipping would
-// bypass their own __torch_function__. Where torch cannot skip a check, a copy of the function without one is called;
-// where there is no such copy, `without_check` is None, and its callees are not seen.
+// Calls a left-out function that is written in Python. A filter may admit its inner calls, so the mode stays on the
+// stack and only skips the function itself. Not for calls with subclasses among the arguments (`types`): skipping would
+// bypass their own __torch_function__. Where torch cannot skip a check, a copy of the function without the check is
+// called; where there is no such copy, `without_check` is None, and its callees are not seen.
 PyObject* call_with_mode_on(PyObject* function, PyObject* without_check, PyObject* args, PyObject* kwargs) {
   const LeftOut running(function);
   const FailedBackwards collecting;
@@ -335,8 +335,8 @@ PyObject* call_with_mode_on(PyObject* function, PyObject* without_check, PyObjec
   const bool skipped_before = compat::exchange_skip_next(true);
   PyObject* const result = PyObject_Call(without_check ? without_check : function, args, kwargs);
   compat::exchange_skip_next(skipped_before);
-  // A scope that was left inside took the mode with it. A mode of the program's may be above it: one that an interrupt
-  // left there between its push and its pop.
+  // A scope that was left inside took the mode with it. A mode of the program's may be above it: a mode that an
+  // interrupt left there between its push and its pop.
   take_mode_from(place);
   return with_failures_reported(result);
 }
@@ -367,7 +367,8 @@ int take_lost_mode(void*) {
   return 0;
 }
 
-// What arrived for the program while code of ours ran comes before the call's result, and before its error.
+// An exception that arrived for the program while code of ours ran comes before the call's result, and before its
+// error.
 PyObject* after_held(PyObject* result) {
   try {
     throw_held();
@@ -422,7 +423,7 @@ PyMethodDef kMethods[] = {
      METH_FASTCALL | METH_KEYWORDS, "Hands the call to the tools that are on."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyObject* g_torch_function = nullptr;  // the method of the one mode
+PyObject* g_torch_function = nullptr;  // the method of the only mode
 
 // torch looks the method up twice for each call, once by a string that it makes anew: Python's cache of a type's
 // attributes, which goes by the string's address, never has it, and the method is bound each time.
@@ -477,7 +478,7 @@ void set_torch_function_mode(const py::object& mode) {
 
 ModeOnStack::ModeOnStack() : scopes_(tl_scopes ? tl_scopes : tl_scopes = std::make_shared<int>(0)) {
   if ((*scopes_)++ > 0) return;
-  take_mode_from(0);  // one that was lost
+  take_mode_from(0);  // a mode that was lost
   // To the bottom: a mode of the user's that is on already takes the top off when it is left, and would take ours. The
   // bottom itself belongs to set_default_device(), which looks for its mode there.
   Modes above;

@@ -1,5 +1,6 @@
-// The torch level: a torch-function mode in C++ that hands Python's torch calls to the chain of the calling thread. One
-// object for the process stands on a thread's mode stack while any torch-level scope is on in that thread. GIL held.
+// The torch level: a torch-function mode in C++ that hands Python's torch calls to the chain of the calling thread. A
+// single object for the process stands on a thread's mode stack while any torch-level scope is on in that thread. GIL
+// held.
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -28,7 +29,7 @@ class ModeOnStack {
   const std::shared_ptr<int> scopes_;  // of the thread: how many it has
 };
 
-// While one stands, neither torch-function modes nor subclasses' __torch_function__ are asked on this thread.
+// While an object lives, neither torch-function modes nor subclasses' __torch_function__ are asked on this thread.
 class WithoutTorchFunction {
  public:
   WithoutTorchFunction();
@@ -40,7 +41,7 @@ class WithoutTorchFunction {
   const at::impl::TorchFunctionDisabledState before_;
 };
 
-// Calls torch's Python function that runs the autograd engine. If that raises, what failed in the pass is reported, as
+// Calls torch's Python function that runs the autograd engine. If that raises, failures of the pass are reported, as
 // it is where a program calls torch.autograd.grad.
 pybind11::object run_engine(const pybind11::function& function, const pybind11::args& args,
                             const pybind11::kwargs& kwargs);

@@ -1,9 +1,9 @@
 # Finds libtorch by its files and gives the target op_tools::torch (headers, libtorch_cpu, libc10) and, where it is a Python
-# installation, op_tools::torch_python. Not torch's own TorchConfig.cmake: with a CUDA build that one demands a CUDA
+# installation, op_tools::torch_python. Not torch's own TorchConfig.cmake: with a CUDA build torch's own file demands a CUDA
 # toolkit on the machine, which nothing of ours needs.
 #
 # Where it looks: OP_TOOLS_TORCH_ROOT, the torch of Python_EXECUTABLE (or python3), CMAKE_PREFIX_PATH (a libtorch folder).
-# What is missing is a fatal error with advice, so that whoever comes to the end has found it.
+# A missing part is a fatal error with advice, so that whoever comes to the end has found it.
 set(OpToolsTorch_FOUND TRUE)
 
 # The versions of torch that op_tools works with, for the whole project: ./dev reads them here, and a test holds

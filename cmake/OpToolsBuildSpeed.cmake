@@ -1,35 +1,35 @@
-# What makes the build of the project itself faster; nothing here changes what is built, and nothing reaches those who
+# Settings for a faster build of the project itself; nothing here changes the outputs, and nothing reaches those who
 # use the installed package.
 option(OP_TOOLS_PRECOMPILE "Precompile the headers that nearly every file includes" ON)
 option(OP_TOOLS_UNITY "Compile small files of the tests, the bindings, replay and the simulated device together" ON)
 
-# torch's headers then include the operators that they call, one header each, instead of all of them.
+# torch's headers then include the operators that they call, a header each, instead of all of them.
 add_compile_definitions(AT_PER_OPERATOR_HEADERS)
 
 # gcc's garbage collector walks over all that torch's headers made again and again. Without it a file takes an eighth
 # less time, and up to 1.5 GB instead of 1 GB of memory.
 add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=2000000>)
 
-# Four files of the target are compiled as one: most of a small file's time goes into the headers that it includes. The rooms of
-# the library are not, so that an edit of a hook compiles one file. Each file still includes what it uses: clang-tidy in
-# ./dev lint sees them one by one.
+# Four files of the target are compiled together: most of a small file's time goes into the headers that it includes. The rooms of
+# the library are not, so that an edit of a hook compiles a single file. Each file still includes its needs: clang-tidy in
+# ./dev lint sees them singly.
 function(op_tools_compile_together target)
   if(OP_TOOLS_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
 endfunction()
 
-# What links a shared library is not linked again when only the library's code changed: after an edit of one hook there is
-# one file to compile and one library to link.
+# A program that links a shared library is not linked again when only the library's code changed: after an edit of a hook there is
+# a single file to compile and a single library to link.
 set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
 
 # gcc 12 warns of bounds and overlaps in std::string's own code where nothing is wrong (its bug 105651). Such warnings of a
-# system header are not shown, but in a precompiled header the standard library no longer counts as one.
+# system header are not shown, but in a precompiled header the standard library no longer counts as a system header.
 function(op_tools_quiet_precompiled target)
   target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-stringop-overread>")
 endfunction()
 
-# The target's files start with cmake/precompiled.h, which is parsed once. Each file still names what it needs: a build
+# The target's files start with cmake/precompiled.h, which is parsed once. Each file still names its includes: a build
 # with OP_TOOLS_PRECOMPILE=OFF, and clang-tidy in ./dev lint, compile without it.
 function(op_tools_precompile target)
   if(NOT OP_TOOLS_PRECOMPILE)

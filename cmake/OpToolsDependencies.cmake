@@ -35,7 +35,7 @@ endif()
 add_library(op_tools_cli11 INTERFACE)
 target_link_libraries(op_tools_cli11 INTERFACE CLI11::CLI11)
 
-# The CRC of what is written; the static library, so that none is needed where the wheel runs. (zlib's is ten times slower.)
+# The CRC of written files; the static library, so that none is needed where the wheel runs. (zlib's is ten times slower.)
 add_library(op_tools_libdeflate INTERFACE)
 find_path(OP_TOOLS_LIBDEFLATE_INCLUDE libdeflate.h)
 find_library(OP_TOOLS_LIBDEFLATE NAMES libdeflate.a deflate)
@@ -50,7 +50,7 @@ else()
   target_link_libraries(op_tools_libdeflate INTERFACE libdeflate::libdeflate_static)
 endif()
 
-# Header-only: its functions are compiled into the one file that hashes.
+# Header-only: its functions are compiled into the only file that hashes.
 add_library(op_tools_xxhash INTERFACE)
 find_path(OP_TOOLS_XXHASH_INCLUDE xxhash.h)
 if(NOT OP_TOOLS_XXHASH_INCLUDE)

@@ -1,7 +1,7 @@
 # Where built things go. Two layouts:
 #   cmake --install: bin/run_op_from_data, lib/libop_tools.so, lib/cmake/op_tools/, include/op_tools/
 #   a wheel:         the same inside the package op_tools/, the program among Python's scripts. Made by pip from the source
-#                    (scikit-build-core, SKBUILD), or by cmake/make_wheel.py (./dev wheel) from what a build folder holds.
+#                    (scikit-build-core, SKBUILD), or by cmake/make_wheel.py (./dev wheel) from the contents of a build folder.
 # For work on the project itself, the Python extensions are built into the source tree's op_tools/, so that the package can
 # be imported from there.
 include(CMakePackageConfigHelpers)
@@ -61,7 +61,7 @@ file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_BINARY_DIR}/inc
 
 # --- The Python extensions.
 if(TARGET _C)
-  # What the package checks at import: an extension built with one torch does not work with another.
+  # The facts that the package checks at import: an extension built with one torch does not work with another.
   if(SKBUILD AND NOT SKBUILD_STATE STREQUAL "editable")
     set(OP_TOOLS_PACKAGE_DIR ${CMAKE_CURRENT_BINARY_DIR}/package)
     install(TARGETS _C _sim LIBRARY DESTINATION .)

@@ -1,1 +1,1 @@
-// A target needs one file to own a precompiled header.
+// A target needs a file to own a precompiled header.

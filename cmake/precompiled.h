@@ -1,5 +1,5 @@
-// Parsed once for all rooms that know torch (OpToolsBuildSpeed.cmake). Only what nearly every file needs: gcc takes 0.4
-// s per file to load this, and would take 1.3 s with torch's dispatcher in it.
+// Parsed once for all rooms that know torch (OpToolsBuildSpeed.cmake). Only headers that nearly every file needs: gcc
+// takes 0.4 s per file to load this, and would take 1.3 s with torch's dispatcher in it.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -18,8 +18,8 @@
 
 namespace {
 
-// One object sees every call, from whatever thread: what belongs to one call would go into the state that before()
-// returns; what is summed up needs a lock.
+// One object sees every call, from whatever thread: data of a call would go into the state that before()
+// returns; sums need a lock.
 class CountOps final : public op_tools::Hook {
  public:
   struct Count {

@@ -1,4 +1,4 @@
-// Everything that a C++ program needs: the tools as RAII scopes, and what a hook of its own is made of.
+// Everything that a C++ program needs: the tools as RAII scopes, and the parts of a hook of its own.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// The register of tools: one line for each.
+// The register of tools: a line for each.
 #include "blackbox/blackbox_hook.h"
 #include "capture/capture_hook.h"
 #include "compare/compare_hook.h"

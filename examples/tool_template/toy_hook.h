@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-// What it can be set to, besides what every tool can: one line each.
+// Its options, besides those of every tool: a line each.
 struct ToyOptions : op_tools::ToolOptions {
   ToyOptions() : ToolOptions("OP_TOY") {}
   op_tools::Option<int64_t> min_calls{
@@ -23,7 +23,7 @@ struct ToyRow {
   static const op_tools::Columns<ToyRow>& columns();
 };
 
-// One object serves all threads: what it counts is guarded.
+// One object serves all threads: its counts are guarded.
 class ToyHook final : public op_tools::Hook {
  public:
   using Options = ToyOptions;

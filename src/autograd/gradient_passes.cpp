@@ -19,7 +19,7 @@ namespace op_tools {
 namespace {
 
 // A gradient inside vmap has no memory of its own to copy (with `is_grads_batched` whole passes are inside vmap), nor
-// has one of a subclass with its own dispatch, which InternalGuard bypasses.
+// has a gradient of a subclass with its own dispatch, which InternalGuard bypasses.
 bool has_no_memory(const at::Tensor& gradient) {
   if (!gradient.defined()) return false;
   const c10::DispatchKeySet keys = gradient.key_set();
@@ -36,7 +36,7 @@ bool has_no_memory(const at::Tensor& gradient) {
 }
 
 // A private copy with the same strides, of the elements that the tensor shows and no more: an
-// expanded dimension stays one. A reference to the engine's own tensor, instead, would keep it from
+// expanded dimension stays expanded. A reference to the engine's own tensor, instead, would keep it from
 // accumulating in place.
 at::Tensor copy(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_conj() || tensor.is_neg() ||
@@ -80,7 +80,7 @@ at::Tensor without(const at::Tensor& whole, const at::Tensor& part) {
   return at::where(part.isfinite(), whole.sub(part), at::zeros({}, whole.options()));
 }
 
-// What arrived along a target's edge, as the input's own gradient.
+// The gradient that arrived along a target's edge, as the input's own gradient.
 at::Tensor as_of_input(const GradientTarget& target, at::Tensor sum) {
   if (target.cast_to) return sum.to(*target.cast_to);
   if (!target.view) return sum;
@@ -97,7 +97,7 @@ at::Tensor as_of_output(const OutputView& view, const at::Tensor& gradient) {
 
 }  // namespace
 
-// One backward pass (graph task) over one call. Owned by the callback that waits in the graph task:
+// A backward pass (graph task) over a call. Owned by the callback that waits in the graph task:
 // a pass that ends in an error is dropped with it.
 struct GradientPasses::Pass {
   ~Pass() {
@@ -115,7 +115,7 @@ struct GradientPasses::Pass {
   std::vector<at::Tensor> outputs;  // by output
   std::vector<at::Tensor> inner;  // by output: the part that comes from the call's own nodes; empty while there is none
   std::vector<at::Tensor> sums;   // by target
-  std::vector<bool> wanted;       // by target: the pass was asked for what lies behind it
+  std::vector<bool> wanted;       // by target: the pass was asked for the gradients behind it
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
   bool unreadable = false;
@@ -205,7 +205,7 @@ void GradientPasses::node_starts() {
   }
 }
 
-// Before the node's other hooks, of which the last one reports the pass.
+// Before the node's other hooks, of which the last reports the pass.
 void GradientPasses::node_ended() noexcept {
   const int task = torch::autograd::get_current_graph_task_id();
   std::lock_guard<std::mutex> lock(mutex_);

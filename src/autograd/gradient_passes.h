@@ -1,5 +1,5 @@
-// Collects the gradients of one torch-level call, pass by pass, and reports each pass when it is complete. The hooks
-// that gradients.cpp attaches to the call's graph share one object; threads of the engine call it, several at once.
+// Collects the gradients of a torch-level call, pass by pass, and reports each pass when it is complete. The hooks
+// that gradients.cpp attaches to the call's graph share an object; threads of the engine call it, several at once.
 #pragma once
 
 #include <ATen/TensorGeometry.h>
@@ -34,8 +34,8 @@ struct GradientTarget {
 };
 
 // An output that is a view of a tensor which the call made or wrote. Its whole gradient is the part of the base's
-// gradient at the view's place. The view's own edge is lost when it is written in place later, and misses what the
-// program reads through the base.
+// gradient at the view's place. The view's own edge is lost when it is written in place later, and misses values that
+// the program reads through the base.
 struct OutputView {
   size_t output;
   at::TensorGeometry base, within;
@@ -49,9 +49,10 @@ struct OutputView {
 // Position in a node's gradients -> index of an output or a target.
 using GradientRoutes = c10::SmallVector<std::pair<size_t, size_t>, 2>;
 
-// When a gradient may be borrowed instead of copied. One that enters the call is read by the call's own nodes only
-// until they ran: kAlways, except at a node that is not torch's and may write into it. One that leaves the call belongs
-// to the engine, which may accumulate into it: kLast, at the last node of a pass, which is reported at once.
+// When a gradient may be borrowed instead of copied. A gradient that enters the call is read by the call's own nodes
+// only until they ran: kAlways, except at a node that is not torch's and may write into it. A gradient that leaves the
+// call belongs to the engine, which may accumulate into it: kLast, at the last node of a pass, which is reported at
+// once.
 enum class Borrow : uint8_t { kNever, kAlways, kLast };
 
 class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
@@ -61,7 +62,7 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   GradientPasses(size_t outputs, size_t inputs, GradientCollector::OnBackward on_backward)
       : outputs_(outputs), inputs_(inputs), on_backward_(std::move(on_backward)) {}
 
-  // Filled while the hooks are attached, constant from then on. A route's second number is an index into one of these,
+  // Filled while the hooks are attached, constant from then on. A route's second number is an index into these,
   // or of an output.
   std::vector<GradientTarget>& targets() { return targets_; }
   std::vector<OutputView>& output_views() { return output_views_; }
@@ -71,7 +72,7 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   void output_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
   void base_node_runs(const GradientRoutes& routes, const Gradients& gradients, Borrow borrow);
   void part_node_ran(const GradientRoutes& routes, const Gradients& gradients);
-  // Around each node, where it has to be known which one raised (OnBackward::failed).
+  // Around each node, where it has to be known which node raised (OnBackward::failed).
   bool follows_nodes() const { return static_cast<bool>(on_backward_.failed); }
   void node_starts();
   void node_ended() noexcept;
@@ -85,7 +86,7 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   void drop(Pass& pass) noexcept;  // it has ended in an error
   template <class Store>
   void node_ran(const GradientRoutes& routes, const Gradients& gradients, Borrow when, Store store);
-  bool is_last(int task);  // the node is the only one of the pass that has not run
+  bool is_last(int task);  // the node is the only node of the pass that has not run
   Pass& pass_of(int task);
   // True when the pass was open. Its pointer to this stays until the pass has been reported or dropped.
   bool close(Pass& pass);
@@ -98,7 +99,7 @@ class GradientPasses : public std::enable_shared_from_this<GradientPasses> {
   std::vector<OutputView> output_views_;  // likewise
   size_t nodes_ = 0;                      // hooks that fire in a pass that covers the whole call; likewise
 
-  std::mutex mutex_;  // guards what follows, and the passes in open_
+  std::mutex mutex_;  // guards the members below, and the passes in open_
   std::vector<Pass*> open_;
   uint32_t passes_ = 0;
   bool graph_made_ = false;  // some pass over the call had create_graph

@@ -31,7 +31,7 @@ Borrow borrow_at(const Node& node) {
   return preserves_gradients(node) ? Borrow::kAlways : Borrow::kNever;
 }
 
-// What a hook on an autograd node holds: the call, which of the node's gradients concern it, and the function of
+// The state of a hook on an autograd node: the call, which of the node's gradients concern it, and the function of
 // GradientPasses that takes them. Compiled autograd asks hooks to describe themselves (compiled_args) and leaves out
 // those that do not.
 template <class Report>
@@ -59,7 +59,7 @@ class ArrivalHook : public torch::autograd::FunctionPreHook {
   const Borrow borrow_;
 };
 
-// Reports what a node of the call gives to an input, or to one of the call's outputs.
+// Reports the gradient that a node of the call gives to an input, or to one of the call's outputs.
 class PartHook : public torch::autograd::FunctionPostHook {
  public:
   using Report = void (GradientPasses::*)(const Routes&, const variable_list&);
@@ -193,7 +193,7 @@ class Targets {
 
 }  // namespace
 
-// By the C++ name, so that a node of Python's or of an extension is never taken for one of torch's.
+// By the C++ name, so that a node of Python's or of an extension is never taken for a node of torch's.
 bool preserves_gradients(const torch::autograd::Node& node) {
   constexpr std::string_view kGenerated = "N5torch8autograd9generated";
   return std::string_view(typeid(node).name()).starts_with(kGenerated);

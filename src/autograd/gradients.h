@@ -1,18 +1,18 @@
-// The exact gradients of one torch-level call, without adding a node to the graph.
+// The exact gradients of a torch-level call, without adding a node to the graph.
 //
 // A composite call makes several autograd nodes. All of them have a sequence number at or above the
-// one peeked before the call; every edge from that subgraph into an input's gradient edge delivers
+// number peeked before the call; every edge from that subgraph into an input's gradient edge delivers
 // a part of the input's gradient from this call, and their sum is that gradient. Output gradients
-// are what arrives at the outputs' nodes. The hooks only read, so gradients and accumulation order
-// stay what they were.
+// are the gradients that arrive at the outputs' nodes. The hooks only read, so gradients and accumulation order
+// stay the same.
 //
 // Autocast casts a weight once and keeps the cast, so that a later call's subgraph ends at an older
 // cast node, and the first call's cast node receives every call's gradients. So a cast of an input
-// that is a leaf counts as the input: what enters the cast node from this call is the part, and it
+// that is a leaf counts as the input: the gradient that enters the cast node from this call is the part, and it
 // is cast back.
 //
 // A pass with create_graph makes nodes that lead to the middle of the call (linear's own transposed weight), and a
-// later pass may enter there: what then arrives at an input is not the gradient of the call's outputs. So in passes
+// later pass may enter there: a gradient that then arrives at an input is not that of the call's outputs. So in passes
 // after such a pass, gradients that do not come straight from an output's node are left out.
 //
 // An input given twice gets the same gradient at both positions. Under compiled autograd the hooks
@@ -21,7 +21,7 @@
 //
 // Ownership: the nodes own the hooks, the hooks share the call; a graph that is freed without
 // running backward frees everything. Gradients are copied as they pass, or borrowed: then they are the engine's own
-// memory, which still holds what the nodes have read when they are reported, and is released right after.
+// memory, which still holds the values that the nodes have read when they are reported, and is released right after.
 // before_call() and after_call() run on the thread of the call, outside InternalGuard; backward may run on any thread,
 // and on several at once.
 #pragma once
@@ -48,7 +48,7 @@ struct CallGradients {
   std::vector<at::Tensor> inputs;   // by input tensor; undefined where the call gives it none
   uint32_t pass = 0;                // 0 for the first backward pass over the call, 1 for the next
   // false: the pass left out the gradients of some inputs (autograd.grad of others), or other gradients may have
-  // reached them as well (above); theirs are undefined. What is defined is the whole gradient of this pass in either
+  // reached them as well (above); theirs are undefined. A defined gradient is the whole gradient of this pass in either
   // case.
   bool complete = true;
 };
@@ -70,7 +70,7 @@ class OP_TOOLS_API GradientCollector {
     // May be empty. A pass ended in an error while a node of the call ran; the gradients are those that had arrived.
     // Called when the engine frees the pass, in a destructor: it must not run operators, nor throw.
     std::function<void(CallGradients)> failed;
-    // May be empty. Called before the first node of a pass runs; what it returns stays alive until `done` returned. May
+    // May be empty. Called before the first node of a pass runs; its result stays alive until `done` returned. May
     // throw StopProgram only.
     std::function<std::shared_ptr<void>()> begins;
     // Gradients need not be copied: `done` reads them before it returns, or keeps them beside their versions.

@@ -26,7 +26,7 @@ using torch::autograd::variable_list;
 
 }  // namespace
 
-// What the hooks of one call's nodes share.
+// The state that the hooks of a call's nodes share.
 class Watched : public std::enable_shared_from_this<Watched> {
  public:
   explicit Watched(std::vector<std::shared_ptr<NodeWatch>> watches) : watches_(std::move(watches)) {}
@@ -83,7 +83,7 @@ class Watched : public std::enable_shared_from_this<Watched> {
 
   const std::vector<std::shared_ptr<NodeWatch>> watches_;
   std::mutex mutex_;
-  std::vector<int> tasks_;  // passes that are on their way; one that fails stays
+  std::vector<int> tasks_;  // passes that are on their way; a pass that fails stays
   bool failed_ = false;
 };
 
@@ -96,7 +96,7 @@ class StartHook final : public torch::autograd::FunctionPreHook {
     watched_->starts();
     return gradients;
   }
-  // Compiled autograd asks hooks to describe themselves; one that does not is left out.
+  // Compiled autograd asks hooks to describe themselves; a hook that does not is left out.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 
  private:

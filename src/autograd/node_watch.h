@@ -1,6 +1,6 @@
-// The autograd nodes that one torch-level call made, watched while backward runs them. No node is added and no gradient
-// copied. Used by torch-level sources for hooks that asked for it (OpCall::watch_nodes); nodes of one call may run on
-// several threads, and in several passes, at once. Under compiled autograd nothing is reported.
+// The autograd nodes that a torch-level call made, watched while backward runs them. No node is added and no gradient
+// copied. Used by torch-level sources for hooks that asked for it (OpCall::watch_nodes); nodes of the same call may run
+// on several threads, and in several passes, at once. Under compiled autograd nothing is reported.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ struct Node;
 
 namespace op_tools {
 
-// Owned by the graph of the call: freed with it, whether or not backward ever runs. What throws is logged, once for
+// Owned by the graph of the call: freed with it, whether or not backward ever runs. An exception is logged, once for
 // each call; the program goes on.
 class OP_TOOLS_API NodeWatch {
  public:

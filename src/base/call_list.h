@@ -1,4 +1,4 @@
-// A list of calls in a file, `calls=`: an item of 16 hexadecimal digits per line. What items are: hooks/call_items.h.
+// A list of calls in a file, `calls=`: an item of 16 hexadecimal digits per line. Items: hooks/call_items.h.
 #pragma once
 
 #include <cstdint>

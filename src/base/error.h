@@ -1,5 +1,5 @@
 // The only exception type that op_tools itself throws: wrong options, environment values, files.
-// what() names what was wrong, where, and what to do. Failures of a user's op are never wrapped in it.
+// what() names the fault, the place and the remedy. Failures of a user's op are never wrapped in it.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// The one macro that makes a symbol of libop_tools visible; everything else is hidden.
+// The only macro that makes a symbol of libop_tools visible; everything else is hidden.
 #pragma once
 
 #define OP_TOOLS_API __attribute__((visibility("default")))

@@ -1,6 +1,6 @@
 // The process that made it. A forked child has none of its parent's threads and finds locks as they were at that
-// moment: what belongs to those has to be left alone there. Cheaper to ask than getpid(), which calls the system each
-// time.
+// moment: the state of those threads has to be left alone there. Cheaper to ask than getpid(), which calls the system
+// each time.
 #pragma once
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// The program hangs and is being ended (SIGTERM): what is flushed now must not wait for a device without end. Any
+// The program hangs and is being ended (SIGTERM): a flush must not wait for a device without end. Any
 // thread.
 #pragma once
 

@@ -26,7 +26,7 @@ constexpr const char* kLevelVariable = "OP_TOOLS_LOG_LEVEL";
 constexpr std::array<std::string_view, 8> kLevelNames = {"trace", "debug", "info",     "notice",
                                                          "warn",  "error", "critical", "off"};
 
-// A logger of spdlog has no level for what it does not name: a notice is written as its info.
+// A logger of spdlog has no level beside its own: a notice is written as its info.
 spdlog::level::level_enum level_of_spdlog(Level level) {
   const int number = static_cast<int>(level);
   return static_cast<spdlog::level::level_enum>(level >= Level::kNotice ? number - 1 : number);

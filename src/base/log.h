@@ -3,7 +3,7 @@
 // Level from OP_TOOLS_LOG_LEVEL (trace, debug, info, notice, warn, error, critical, off), read when the first message
 // is logged and again by reload_level(). Thread-safe. Never throws.
 //   info    a line for each call (with OP_TOOLS_COMPAT=ditorch the default)
-//   notice  what a run found, and its folder: a few lines for each run; the default
+//   notice  the findings of a run, and its folder: a few lines for each run; the default
 #pragma once
 
 #include <string>

@@ -18,9 +18,9 @@
 namespace op_tools {
 namespace {
 
-// Limits on one item. std::regex recurses over the states of an expression, so a long one with
-// large repeat counts would overflow the stack of the thread that asks; both are far beyond what
-// names of operators need.
+// Limits of an item. std::regex recurses over the states of an expression, so a long one with
+// large repeat counts would overflow the stack of the thread that asks; both are far beyond the
+// needs of operators' names.
 constexpr size_t kMaxItem = 256;
 constexpr size_t kMaxRepeats = 32;
 
@@ -69,7 +69,7 @@ struct Glob {
         ++token;
         ++at;
       } else if (star != std::string_view::npos) {
-        token = star + 1;  // the last ".*" takes one character more
+        token = star + 1;  // the last ".*" takes another character
         at = ++star_at;
       } else {
         return false;
@@ -80,7 +80,7 @@ struct Glob {
   }
 };
 
-// What is known of torch's functions without torch.
+// Facts about torch's functions, without torch.
 struct KnownNames {
   std::shared_mutex mutex;
   std::multimap<std::string, std::string, std::less<>> others;
@@ -249,7 +249,7 @@ struct OpFilter::Impl {
   const Item& item(size_t index) const { return index < only.size() ? only[index] : skip[index - only.size()]; }
 
   const std::vector<Item> only, skip;
-  // By item, `only` first; `unmatched` counts those that are still false, so that saw() costs one
+  // By item, `only` first; `unmatched` counts those that are still false, so that saw() costs a
   // load in the end.
   std::vector<std::atomic<bool>> matched;
   std::atomic<size_t> unmatched;
@@ -546,7 +546,7 @@ const std::vector<std::string_view>& metadata_ops() {
 
 bool is_metadata_op(std::string_view name) {
   const auto& ops = metadata_ops();
-  // An operator called directly from Python, torch.ops.profiler._record_function_enter_new, is the aten one.
+  // An operator called directly from Python, torch.ops.profiler._record_function_enter_new, is the aten operator.
   constexpr std::string_view kDirect = "torch.ops.";
   if (name.starts_with(kDirect)) {
     std::string aten(name.substr(kDirect.size()));

@@ -6,7 +6,7 @@
 // that must match the whole name. An aten name matches with or without namespace and overload: aten::add.Tensor
 // is matched by `aten::add.Tensor`, `add.Tensor`, `aten::add`, `add`, `.*\.Tensor`. A torch name only as it is:
 // `torch.Tensor.add` does not match torch.Tensor.add_. Both given: skip is taken off only.
-// One torch function may have several names (torch.unique, torch.functional.unique): any of them matches.
+// A torch function may have several names (torch.unique, torch.functional.unique): any of them matches.
 // A comma inside brackets, braces or parentheses ("a{1,2}") does not separate.
 #pragma once
 
@@ -56,8 +56,8 @@ class OP_TOOLS_API OpFilter {
 // may write it. From the Python package, at its first tool. Any thread; names that were added stay.
 OP_TOOLS_API void add_other_names(const std::vector<std::pair<std::string, std::string>>& names);
 
-// What a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?" or "".
-// From the Python package, which knows the names of torch's functions; called where a scope ends.
+// The items that a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?"
+// or "". From the Python package, which knows the names of torch's functions; called where a scope ends.
 using NameAdviser = std::function<std::string(const std::string& item, const std::string& level)>;
 OP_TOOLS_API void set_name_adviser(NameAdviser adviser);
 OP_TOOLS_API std::string advice_on(const std::string& item, const std::string& level);

@@ -1,4 +1,4 @@
-// An option of a tool, declared once: name, type, default, environment variable and one line of help stand where its
+// An option of a tool, declared once: name, type, default, environment variable and a line of help stand where its
 // member is declared. The parser of keyword arguments, the environment, error messages, op-tools doctor, op-tools run
 // and the tables in docs/ all read this declaration.
 //
@@ -29,8 +29,8 @@ constexpr int64_t kNoLimit = kMaxNumber;
 struct OptionText {
   std::string name;      // of the argument
   std::string variable;  // that is read when no argument was given; empty: OP_TOY_MAX_CALLS, from prefix and name
-  std::string help;      // one line
-  // What a user may write for it, where that is more than the C++ type tells: "names" (operators, as a list or
+  std::string help;      // a single line
+  // The form that a user may write, where the C++ type does not tell: "names" (operators, as a list or
   // comma-separated), "path", "dtypes" (a dict of dtypes, or its text).
   std::string type = {};
   std::string default_text = {};  // for people, where the value alone does not tell
@@ -42,7 +42,7 @@ struct OptionDescription {
   std::vector<std::string> choices;  // of type "choice"
 };
 
-// What an argument may be before its option is known.
+// The types of an argument before its option is known.
 using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
 
 class OptionSet;
@@ -80,14 +80,14 @@ class OP_TOOLS_API OptionBase {
   Origin origin_ = Origin::kDefault;
 };
 
-// The options of one tool. They are members of classes derived from this one, and announce themselves when they are
+// The options of a tool. They are members of classes derived from this class, and announce themselves when they are
 // made. An option is found by its distance from the set, so that each copy of a set has its own. Copying a part of a
 // set (to a base class) would break that, so only derived classes can be copied.
 class OP_TOOLS_API OptionSet {
  public:
   virtual ~OptionSet() = default;
 
-  std::string prefix;  // "OP_TOY": what the names of its variables begin with
+  std::string prefix;  // "OP_TOY": the prefix of its variables' names
 
   template <class Function>
   void for_each(Function&& function) {
@@ -121,7 +121,7 @@ using Choices = std::vector<std::string_view>;
 // The place of `text` in `choices`. Error that names `source` and lists the choices when it is none.
 OP_TOOLS_API size_t choice_from_text(std::string_view source, std::string_view text, const Choices& choices);
 
-// What differs between the types of options. `Rule`: what is allowed, given with the declaration.
+// The differences between the types of options. `Rule`: the allowed values, given with the declaration.
 template <class T>
 struct OptionType;
 
@@ -143,7 +143,7 @@ struct OP_TOOLS_API OptionType<int64_t> {
   static void check(std::string_view source, int64_t value, const Rule& rule);
   static std::string text(int64_t value, const Rule& rule);
 };
-// What a number with a fraction may be; NaN and infinities are never allowed.
+// The range of a number with a fraction; NaN and infinities are never allowed.
 enum class NumberRange : uint8_t { kAny, kNotNegative, kAboveZero };
 constexpr NumberRange kNotNegative = NumberRange::kNotNegative, kAboveZero = NumberRange::kAboveZero;
 

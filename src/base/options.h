@@ -23,7 +23,7 @@ enum class Level : uint8_t { kAten, kTorch };
 OP_TOOLS_API std::string_view to_string(Level level);
 OP_TOOLS_API Level level_from_string(std::string_view text);  // Error when it is neither "aten" nor "torch"
 
-// What a scope needs of them: filters compiled, steps sorted.
+// The part that a scope needs: filters compiled, steps sorted.
 struct ResolvedOptions {
   std::shared_ptr<const OpFilter> filter;
   std::shared_ptr<const OpFilter> modules;  // nullptr: in all modules, and outside of them
@@ -34,7 +34,7 @@ struct ResolvedOptions {
   bool all_threads = false;
 };
 
-// What a user may set for any tool: the base of each tool's options.
+// The options of any tool: the base of each tool's options.
 struct OP_TOOLS_API ToolOptions : OptionSet {
   Option<std::string> ops;
   Option<std::string> skip;
@@ -46,7 +46,7 @@ struct OP_TOOLS_API ToolOptions : OptionSet {
   Option<bool> skip_cpu;
   Option<bool> all_threads;
 
-  // Reads what was not given from the environment. A tool adds what concerns several of its options.
+  // Reads options that were not given from the environment. A tool adds checks of several of its options.
   virtual void resolve_all();
   virtual ResolvedOptions for_scope() const;
   // Variables that are read besides those of the options.
@@ -63,7 +63,7 @@ struct HookOptions : ToolOptions {
   HookOptions() : ToolOptions("OP_HOOK") {}
 };
 
-// Options with every question answered: what hooks are made from.
+// Options with every question answered: hooks are made from these.
 template <class Options>
 struct Resolved : Options {
   explicit Resolved(const Options& given) : Options(given) {
@@ -80,7 +80,7 @@ requires(!std::same_as<Options, ToolOptions>) Resolved<Options> resolve(const Op
 // Variables that belong to no tool.
 OP_TOOLS_API std::vector<Variable> process_variables();
 
-// RANK of a distributed launch, 0 without one. set_rank() is for launchers that know it otherwise
+// RANK of a distributed launch, 0 without a launcher. set_rank() is for launchers that know it otherwise
 // (the default process group); it wins over the environment.
 OP_TOOLS_API int64_t distributed_rank();
 OP_TOOLS_API void set_rank(int64_t rank);

@@ -1,5 +1,5 @@
 // The environment (nothing else reads it, log level aside), and the checks that options share. A value that is not
-// allowed is an Error that names where it stands and what may stand there.
+// allowed is an Error that names its place and the allowed values.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// A variable's value; an empty one counts as unset, as everywhere in shells.
+// A variable's value; an empty value counts as unset, as everywhere in shells.
 OP_TOOLS_API std::optional<std::string> environment(const std::string& variable);
 // Names and values of the variables whose names contain `part`, sorted: for settings that take an operator's name in
 // front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE).

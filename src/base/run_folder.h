@@ -1,6 +1,6 @@
-// The folder in which one run of a tool leaves its files: <output_dir>/<what>/<rank>/<timestamp>, for example
+// The folder in which a run of a tool leaves its files: <output_dir>/<tool>/<rank>/<timestamp>, for example
 // ./op_capture_result/0/2024-08-06--11-41. <timestamp> is local time; when that folder exists already (another run in
-// the same minute) "-2", "-3", ... is appended: a folder belongs to one scope of one process.
+// the same minute) "-2", "-3", ... is appended: a folder belongs to a single scope of a single process.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Thrown by a hook that has to stop the user's program, in one of two cases: the user asked for it (raise_on_failure),
+// Thrown by a hook that has to stop the user's program, in two cases: the user asked for it (raise_on_failure),
 // or the hook received an error that belongs to the program and must reach it unchanged (a device reports an error of
 // its queue to the next caller that waits for it, which may be a hook). The chain passes this on, after all hooks have
 // seen the call; every other failure of a hook it contains.
@@ -18,7 +18,7 @@ class OP_TOOLS_API StopProgram final : public Error {
   using Error::Error;
   StopProgram(const std::string& why, std::exception_ptr own) : Error(why), own_(std::move(own)) {}
 
-  // What the program is to see.
+  // Throws the exception that the program is to see.
   [[noreturn]] void raise() const {
     if (own_) std::rethrow_exception(own_);
     throw StopProgram(*this);
@@ -29,17 +29,17 @@ class OP_TOOLS_API StopProgram final : public Error {
 };
 
 // Exceptions that are not of the code that they end: Ctrl-C, a handler of a signal that raises, an exception that
-// another thread sends. One that ends code of ours in the middle belongs to the program: the code that catches it holds
-// it, for this thread, and goes on as after any failure; the way back to the program throws it. The first of several is
-// held.
+// another thread sends. An exception that ends code of ours in the middle belongs to the program: the code that catches
+// it holds it, for this thread, and goes on as after any failure; the way back to the program throws it. The first of
+// several is held.
 
-// Holds the exception that is being handled, if it is one of these. Asks what recognises them: the Python bindings.
+// Holds the exception that is being handled, if it is of this kind. The Python bindings recognise the kind.
 OP_TOOLS_API bool hold_for_program(const std::exception& caught) noexcept;
 OP_TOOLS_API bool is_of_program(const std::exception& caught) noexcept;
 using OfProgram = bool (*)(const std::exception& caught);
 OP_TOOLS_API void set_of_program(OfProgram recognises);
 
-// What was held for this thread, which is forgotten; nullptr: nothing.
+// The exception held for this thread, which is forgotten; nullptr: none.
 OP_TOOLS_API std::exception_ptr take_held_slow() noexcept;
 OP_TOOLS_API extern std::atomic<int> g_held;  // of all threads
 inline std::exception_ptr take_held() noexcept {

@@ -1,4 +1,4 @@
-// When a table of things that may be gone is looked through for those that are. One thread at a time.
+// When a table of things that may be gone is searched for those that are gone. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace op_tools {
 
-// What is noted of a tensor, the header of its memory among it, lies where the program allocated: as long as it is
+// The note of a tensor, with the header of its memory, lies where the program allocated: as long as it is
 // there, the C library cannot use the tensor's place again as a whole, and a process grows by its own tensors. So not
 // the number of entries alone decides, but the bytes of the tensors that were noted.
 class Sweeps {

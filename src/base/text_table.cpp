@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kGap = 2;         // between columns
 constexpr size_t kNarrowest = 16;  // a cut column shows as much
 
-// Characters, as UTF-8 counts them; a terminal shows nearly all of them one column wide.
+// Characters, as UTF-8 counts them; a terminal shows nearly all of them in a single column.
 size_t length_of(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
@@ -36,7 +36,7 @@ std::string text_table(const std::vector<TableColumn>& columns, const std::vecto
   }
   size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
   for (const size_t one : widths) total += one;
-  // The widest text column gives way to the next one, then both do: what is left is shared evenly.
+  // The widest text column gives way to the next, then both do: the remaining width is shared evenly.
   const auto widest = [&] {
     size_t found = columns.size();
     for (size_t i = 0; i < columns.size(); ++i) {

@@ -24,7 +24,7 @@ constexpr size_t page_aligned(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, one per file
+thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, an entry per file
 thread_local TscClock tl_clock = {};
 
 std::atomic<uint64_t> files_made{0};
@@ -161,7 +161,7 @@ BlackBoxFile::KeptPlace* BlackBoxFile::kept_place(uint32_t index) {
 
 void BlackBoxFile::copy_to(const std::string& path) const {
   const std::string temporary = path + ".tmp";
-  // One that is left over, or a link that another program put there: it is not written through.
+  // A file that is left over, or a link that another program put there: it is not written through.
   ::unlink(temporary.c_str());
   const int to = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (to < 0) fail(temporary, "cannot make the file");
@@ -216,14 +216,14 @@ InputsId BlackBoxFile::describe(uint64_t key, c10::function_ref<std::string()> t
   const auto units = static_cast<uint32_t>((sizeof size + size + kUnit - 1) / kUnit);
   uint64_t at = header_->inputs_used.load(std::memory_order_relaxed);
   const uint64_t left = kInputsUnits - at % kInputsUnits;
-  if (units > left) at += left;  // in one piece
+  if (units > left) at += left;  // in a single piece
   if (static_cast<InputsId>(at) == 0) ++at;
   const size_t place = at % kInputsUnits * kUnit;
   if (!grow(inputs_room_, header_->inputs_at, place + units * size_t{kUnit})) {
     described_.erase(known);
     return 0;
   }
-  // A reader must not take what is half written for what was there: the place counts as new from here on.
+  // A reader must not take half written bytes for the former ones: the place counts as new from here on.
   header_->inputs_used.store(at + units, std::memory_order_release);
   char* const memory = memory_ + header_->inputs_at + place;
   std::memcpy(memory, &size, sizeof size);

@@ -1,15 +1,15 @@
-// The file of OpBlackBox: the calls that each thread of one process is in, and the last ones that ended.
+// The file of OpBlackBox: the calls that each thread of a process is in, and the last calls that ended.
 //
-// It is mapped memory of the process that writes it, shared with the file: what was stored there stays when the process
+// It is mapped memory of the process that writes it, shared with the file: bytes stored there stay when the process
 // dies, whatever kills it, without a handler and without a system call. (It does not stay when the machine loses
 // power.) Nothing is written twice or moved, so that a reader may look at any time. op_tools/_tools/black_box_file.py
 // reads it.
 //
-//   Header, one page
-//   Region, one per thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
-//   strings: names, modules and lines, each once; a call has their places
-//   inputs: a ring of descriptions of inputs, of which a program with dynamic shapes makes ever more
-//   stored inputs: places of equal size, each with the files of one saved call (kept_inputs.h)
+//   Header, a page
+//   Region, for each thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that
+//   ended strings: names, modules and lines, each once; a call has their places inputs: a ring of descriptions of
+//   inputs, of which a program with dynamic shapes makes ever more stored inputs: places of equal size, each with the
+//   files of a saved call (kept_inputs.h)
 //
 // A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
 #pragma once
@@ -37,10 +37,10 @@ using StringId = uint32_t;
 // A place in the ring of descriptions, in units of kUnit bytes since its begin, modulo 2^32; 0: none.
 using InputsId = uint32_t;
 
-// What the file has of a call's inputs.
+// The part of a call's inputs in the file.
 enum class Kept : uint8_t {
   kNotAsked,
-  kCopying,   // the call had not begun: what was asked of its inputs did not come back
+  kCopying,   // the call had not begun: the copy of its inputs did not come back
   kInputs,    // all: the call can be run again
   kTooLarge,  // more than inputs_mb
   kFailed,    // they could not be copied, or have no form in a file
@@ -68,7 +68,7 @@ static_assert(sizeof(BlackBoxCall) == 64);
 class BlackBoxFile {
  public:
   static constexpr uint32_t kThreads = 256;    // with a region of their own
-  static constexpr uint32_t kMostNested = 31;  // calls of one thread that are open at once; deeper ones are not noted
+  static constexpr uint32_t kMostNested = 31;  // calls of a thread that are open at once; deeper ones are not noted
   static constexpr uint32_t kStreams = 64;
   static constexpr size_t kStringBytes = 8 << 20;
   static constexpr uint32_t kUnit = 8;
@@ -88,7 +88,7 @@ class BlackBoxFile {
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
-    uint32_t parent;                  // the process that this one was forked from; 0: one without the tool
+    uint32_t parent;                  // the process that this process was forked from; 0: a process without the tool
     uint64_t region_bytes, strings_at, string_bytes, inputs_at, input_bytes;
     int64_t clock_to_unix, started;
     StringId host, program;
@@ -106,7 +106,7 @@ class BlackBoxFile {
   };
   static_assert(sizeof(Header) <= 4096);
 
-  // Of one call; its files follow: for each the lengths of name and contents (uint64_t), then both.
+  // Of a call; its files follow: for each the lengths of name and contents (uint64_t), then both.
   struct KeptPlace {
     std::atomic<uint64_t> call;  // its number; 0: it is being written
     uint64_t bytes;              // of the files
@@ -132,23 +132,24 @@ class BlackBoxFile {
   BlackBoxFile(const BlackBoxFile&) = delete;
   BlackBoxFile& operator=(const BlackBoxFile&) = delete;
 
-  // What one thread has of the file. Used by that thread alone.
+  // A thread's part of the file. Used by that thread alone.
   struct Thread {
     explicit Thread(TscClock& clock) : clock(clock) {}
 
     uint64_t file = 0;                 // its serial number
-    std::weak_ptr<const bool> life{};  // of the file: this is freed with the next one that is made after its end
+    std::weak_ptr<const bool> life{};  // of the file: this is freed with the next object that is made after its end
     Region* region = nullptr;          // nullptr: none was left
     TscClock& clock;                   // the thread's: it learns its rate once, not for each file
     uint32_t next = 0;                 // the place in the ring for the call that ends next
-    BlackBoxCall unplaced{};           // what is written of a call that has no place
+    BlackBoxCall unplaced{};           // the record of a call that has no place
     struct LastPlace {
       const std::string* place = nullptr;
       StringId string = 0;
     };
     LastPlace module{}, line{};  // of the last call
 
-    // Strings that the thread wrote, by a number that stands for them; a later one may have taken the place of `key`'s.
+    // Strings that the thread wrote, by a number that stands for them; a later string may have taken the place of
+    // `key`'s.
     struct Known {
       uint64_t key = 0;
       StringId string = 0;
@@ -162,7 +163,7 @@ class BlackBoxFile {
   };
   Thread& thread();
 
-  // Where the thread's next call is written, all zero: readers see it from begin() on. One that has no place in the
+  // Where the thread's next call is written, all zero: readers see it from begin() on. A call that has no place in the
   // file is counted, and goes nowhere.
   BlackBoxCall& next(Thread& thread);
   void begin(Thread& thread, BlackBoxCall& call);
@@ -171,7 +172,7 @@ class BlackBoxFile {
 
   // The place number `index` for stored inputs, on the disk; nullptr: the disk is full.
   KeptPlace* kept_place(uint32_t index);
-  // Writes what is used of the file into another one, which takes the place of one that is there. Throws Error.
+  // Writes the used part of the file into another file, which takes the place of an existing file. Throws Error.
   void copy_to(const std::string& path) const;
 
   // Writes a string that is not there yet. Any thread.
@@ -185,14 +186,14 @@ class BlackBoxFile {
   // "": none, or no longer there.
   std::string description(InputsId id) const;
   Header& header() const { return *header_; }
-  // This process was forked from the one whose file it is: it must not be touched, and is not mapped.
+  // This process was forked from the process whose file it is: it must not be touched, and is not mapped.
   bool is_parents() const { return owner_.in_child(); }
   const std::string& path() const { return path_; }
   // Grows while any thread begins or ends a call.
   uint64_t progress() const;
   // Where the process stands when no call has begun or ended since before `since`: the call that is open, else the
-  // first that a stream has not done, else the last: a collective, which may be waited for, or what the program is
-  // outside of any operator after. (Forked processes are no program: a worker that is outside waits for work.)
+  // first that a stream has not done, else the last: a collective, which may be waited for, or the place of the program
+  // outside of any operator. (Forked processes are no program: a worker that is outside waits for work.)
   struct Stuck {
     enum class In : uint8_t { kCall, kStream, kCollective, kProgram } in = In::kCall;
     uint64_t thread = 0;
@@ -205,7 +206,7 @@ class BlackBoxFile {
   void each_call(const Visit& visit) const;
 
  private:
-  // The one that this thread asked for last.
+  // The entry that this thread asked for last.
   struct LastThread {
     uint64_t file;
     Thread* thread;
@@ -222,7 +223,7 @@ class BlackBoxFile {
   const std::string path_;
   const uint32_t calls_;  // of each ring
   const ForkGuard owner_;
-  uint64_t serial_;  // tells files of one process apart
+  uint64_t serial_;  // tells files of a process apart
   const std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
   int descriptor_ = -1;
   size_t bytes_ = 0, string_room_ = 0, inputs_room_ = 0;
@@ -234,7 +235,7 @@ class BlackBoxFile {
   std::unordered_map<uint64_t, InputsId> described_;  // by key
 };
 
-// What every call does.
+// The work of every call.
 
 inline BlackBoxFile::Thread& BlackBoxFile::thread() {
   LastThread& last = tl_last;

@@ -27,7 +27,7 @@
 namespace op_tools {
 namespace {
 
-// The file's string of what `key` stands for: `text` is asked where the thread does not know it.
+// The file's string for `key`: `text` is asked where the thread does not know it.
 template <class Text>
 BlackBoxFile::Thread::Known& known_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, uint64_t key, Text&& text) {
   BlackBoxFile::Thread::Known& known = thread.known(key);
@@ -45,7 +45,7 @@ BlackBoxFile::Thread::Known op_of(BlackBoxFile& file, BlackBoxFile::Thread& thre
 }
 
 // Of a module or a line: such strings live until the process ends, so that their address stands for them. `last`: the
-// one of the call before, which is often the same.
+// place of the call before, which is often the same.
 StringId place_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, BlackBoxFile::Thread::LastPlace& last,
                   const std::string& place) {
   if (last.place == &place) return last.string;
@@ -164,8 +164,8 @@ struct BlackBoxHook::Impl {
     static_cast<void>(marks.release());
   }
 
-  // nullptr: there is none, which was reported, or it is that of the process that this one was forked from. Made by the
-  // first call: most forked children run no operator.
+  // nullptr: there is none, which was reported, or it is that of the process that this process was forked from. Made by
+  // the first call: most forked children run no operator.
   BlackBoxFile* own_file() {
     // Asked at every call: std::call_once takes 70 instructions also when all is done.
     if (!made.load(std::memory_order_acquire)) {
@@ -205,7 +205,7 @@ struct BlackBoxHook::Impl {
   const ResolvedBlackBoxOptions options;
   const int64_t rank;
   std::string root;     // the folder of the file; empty: none yet
-  uint32_t parent = 0;  // the process that this one was forked from
+  uint32_t parent = 0;  // the process that this process was forked from
   std::once_flag asked;
   std::atomic<bool> made{false};
   std::unique_ptr<BlackBoxFile> file;

@@ -29,7 +29,7 @@ struct BlackBoxRow {
   int64_t thread = 0;
   double begun = 0;          // seconds since 1970
   std::optional<double> ms;  // of calls that ended
-  std::string stored;        // what the file has of its inputs
+  std::string stored;        // the part of its inputs in the file
   std::string stream;
   bool done = false;
   std::string group;  // of a collective

@@ -24,7 +24,7 @@ namespace {
 
 struct TooLarge {};
 
-// Files of one call, one after the other in a place of the file.
+// Files of a call, side by side in a place of the file.
 class PlaceStore final : public CallStore {
  public:
   PlaceStore(char* memory, size_t size) : begin_(memory), at_(memory), end_(memory + size) {}

@@ -45,7 +45,7 @@ void set_stack_dump(StackDump dump) {
 }
 
 // A child without SIGCHLD (the first argument of clone): the program's own handlers and wait() never meet it. fork()
-// would run what the program's libraries have registered for it.
+// would run the handlers that the program's libraries have registered for it.
 bool write_stacks(int descriptor) {
   const StackDump dump = g_dump.load();
   if (!dump) return true;

@@ -10,7 +10,7 @@ namespace op_tools {
 using StackDump = void (*)(int descriptor);
 OP_TOOLS_API void set_stack_dump(StackDump dump);
 
-// Appends what the dump writes; nothing where no dump is set. The dump runs in a child process, which has a copy of the
+// Appends the dump's text; nothing where no dump is set. The dump runs in a child process, which has a copy of the
 // memory: where it fails, the child ends and not the program. False: each of several children failed within seconds,
 // or none could be made; the file is as before.
 OP_TOOLS_API bool write_stacks(int descriptor);

@@ -1,4 +1,4 @@
-// What is written while a program hangs, or when a person asks: a copy of the file, which the program would overwrite
+// The files written while a program hangs, or when a person asks: a copy of the file, which the program would overwrite
 // if it went on, and then the stacks of the program's language. Called by the thread of StallWatch alone.
 #pragma once
 

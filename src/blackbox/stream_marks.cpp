@@ -13,7 +13,7 @@ namespace op_tools {
 uint8_t StreamMarks::current(c10::Device device) {
   if (every_ == 0 || device.is_meta() || !c10::impl::hasDeviceGuardImpl(device.type())) return 0;
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  // What is below the number in use is never changed.
+  // Entries below the number in use are never changed.
   const uint32_t used = file_.header().streams_used.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < used; ++i) {
     if (streams_[i].stream != stream) continue;

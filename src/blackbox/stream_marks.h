@@ -1,5 +1,5 @@
 // How far the streams of devices have come: an operator returns before its kernel has run, so the call that killed a
-// device's process, or hangs on the device, is one of those that no event has shown to be done. Events are put into a
+// device's process, or hangs on the device, is a call that no event has shown to be done. Events are put into a
 // stream after every few calls of it, and asked before the next such call, or by the watching thread while the
 // program waits. Device-generic, through torch's events.
 #pragma once
@@ -37,7 +37,7 @@ class StreamMarks {
     std::deque<std::pair<int64_t, c10::Event>> events;  // when they were put into the stream
   };
   uint8_t add(const c10::Stream& stream);
-  bool is_due(uint8_t stream) const;  // the next call is one after which the stream is marked
+  bool is_due(uint8_t stream) const;  // after the next call the stream is marked
   void mark_locked(uint8_t stream);
   void ask_locked(uint8_t stream);
 

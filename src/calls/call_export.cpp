@@ -26,7 +26,7 @@ bool parse_id(const std::string& text, uint64_t& id) {
 Place place_of(const StoredCall& stored, const SavedCall& call) {
   Place place;
   place.run = stored.path();
-  char before = 0;  // what stood before the part that was taken last
+  char before = 0;  // the character before the part that was taken last
   const auto take_last_part = [&] {
     const size_t at = place.run.find_last_of("/!");
     if (at == std::string::npos || at == 0) {

@@ -1,4 +1,4 @@
-// meta.json of a saved call: which call it was, the program's state, what its tensors were. Collected in the program's
+// meta.json of a saved call: the call, the program's state, its tensors. Collected in the program's
 // thread as plain data, turned into text by the writer of the files. The file's form: docs/architecture.md.
 #pragma once
 
@@ -28,8 +28,8 @@ struct ProcessState {
   bool operator==(const ProcessState&) const = default;
 };
 
-// The parts of the program's state that change what an operator computes. What has no value is not known: a file of
-// another program may say nothing of it.
+// The parts of the program's state that change what an operator computes. A member without a value is not known: a file
+// of another program may say nothing of it.
 struct ProgramState {
   std::optional<bool> grad_enabled;
   bool inference_mode = false;
@@ -55,8 +55,8 @@ struct ProgramState {
 struct OP_TOOLS_API CallMeta : CallInfo {
   int64_t rank = 0;
   std::string schema;     // aten level
-  std::string aten_name;  // torch level: the one aten operator behind the call
-  std::string error;      // what the call raised
+  std::string aten_name;  // torch level: the only aten operator behind the call
+  std::string error;      // the call's exception
   bool identity = false;  // an input requires grad, yet the call made no autograd node
   bool random = false;    // the call drew random numbers; input.pth has the state
   std::vector<TensorMeta> inputs, outputs;
@@ -66,7 +66,7 @@ struct OP_TOOLS_API CallMeta : CallInfo {
 
   bool operator==(const CallMeta&) const = default;
   std::string to_json() const;  // with this process's number, torch and op_tools
-  // Everything may be absent. Throws Error that says what is wrong with the text.
+  // Everything may be absent. Throws Error that names the fault of the text.
   static CallMeta from_json(std::string_view text);
 };
 

@@ -81,7 +81,7 @@ bool write_pieces(int fd, const Pieces& pieces, uint64_t position) {
 }
 
 // Writes large bytes and returns their CRC. Nothing with errno set when the system does not take them all. The largest
-// are summed up by a second thread meanwhile: when they come one after the other, the program waits for this one.
+// are summed up by a second thread meanwhile: when they come in a row, the program waits for this thread.
 // Others go part by part, so that they come from memory once and are summed up and copied in the caches.
 std::optional<uint32_t> write_and_sum(int fd, const EncodedPth::Piece& piece, uint64_t position) {
   constexpr size_t kPart = size_t{256} << 10;
@@ -116,7 +116,7 @@ bool write_large(int fd, EncodedPth& file, uint64_t start) {
   return true;
 }
 
-// What the two stores share: encoding, bytes that are stored once, and messages that name the file.
+// The common part of the two stores: encoding, bytes that are stored once, and messages that name the file.
 class EncodingStore : public CallStore {
  public:
   explicit EncodingStore(std::string root, bool dedupe = false) : root_(std::move(root)) {
@@ -154,7 +154,7 @@ class EncodingStore : public CallStore {
   }
 
  protected:
-  // Stores one file under `name` ("torch.Tensor.mul/9/input.pth"); returns the path that people
+  // Stores a file under `name` ("torch.Tensor.mul/9/input.pth"); returns the path that people
   // see.
   virtual std::string put(const std::string& name, EncodedPth& file) = 0;
   virtual std::string put_text(const std::string& name, std::string_view text) = 0;
@@ -258,7 +258,7 @@ class DirectoryStart {
   uint64_t size_ = 0;
 };
 
-// One write per entry and no buffer of ours: what write() has returned for survives kill -9.
+// A write per entry and no buffer of ours: bytes for which write() has returned survive kill -9.
 // (Measured: a 1 MiB buffer saves under a microsecond per call.)
 class ContainerStore final : public EncodingStore {
  public:
@@ -285,7 +285,7 @@ class ContainerStore final : public EncodingStore {
     before_entry();
     const uint64_t start = end_ + header_of(name, file.size(), 0).size();
     if (!write_large(file_.fd(), file, start)) cut_and_fail();
-    const Pieces others = file.other_pieces();  // the first one begins the file
+    const Pieces others = file.other_pieces();  // the first begins the file
     for (size_t i = 1; i < others.size(); ++i) append({others[i]}, start + others[i].position);
     return end_entry(name, others.front(), file.size(), file.crc());
   }

@@ -1,4 +1,4 @@
-// Where captured calls live on disk: the one place that knows folder and file names, both ways.
+// Where captured calls live on disk: the only place that knows folder and file names, both ways.
 //
 //   <output_dir>/op_capture_result/<rank>/<timestamp>/<op>/<id>/{input,output,grad_inputs,grad_outputs}.pth, meta.json
 //   <output_dir>/op_capture_result/<rank>/<timestamp>/calls.zip      (container: the same paths as zip entries)
@@ -6,10 +6,10 @@
 //                                                                               in a container: entries of that name)
 //
 // <op> is the call's name with "::" and "/" replaced by "." . Folders: each file is written to a temporary name
-// (".tmp" suffix) and renamed, so a file with a final name is complete. Container: one append-only stored zip whose
+// (".tmp" suffix) and renamed, so a file with a final name is complete. Container: an append-only stored zip whose
 // finished entries survive kill -9 (a reader that finds no central directory walks the local headers); `unzip` gives
 // the folders back. <timestamp> is local time as 2024-08-06--11-41; when that folder exists already (another run in the
-// same minute) "-2", "-3", ... is appended: a folder belongs to one scope of one process.
+// same minute) "-2", "-3", ... is appended: a folder belongs to a single scope of a single process.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class OP_TOOLS_API CallStore {
   static std::unique_ptr<CallStore> in_folder(std::string root);
   virtual ~CallStore() = default;
 
-  // Writes one file of a call. Returns the path that people see: ".../torch.Tensor.mul/9/input.pth".
+  // Writes a file of a call. Returns the path that people see: ".../torch.Tensor.mul/9/input.pth".
   virtual std::string write(const CallKey& key, CallFile file, uint32_t pass, const Value& value) = 0;
   virtual std::string write_text(const CallKey& key, CallFile file, uint32_t pass, std::string_view text) = 0;
   // Everything written so far is readable after this (the container gets its directory). More may follow.
@@ -55,7 +55,7 @@ class OP_TOOLS_API CallStore {
   virtual uint64_t bytes_written() const = 0;
 };
 
-// The reading side: one captured call, in a folder or a container, ours or ditorch's. Reading is lazy and const.
+// The reading side: a captured call, in a folder or a container, ours or ditorch's. Reading is lazy and const.
 class OP_TOOLS_API StoredCall {
  public:
   virtual ~StoredCall() = default;
@@ -67,27 +67,26 @@ class OP_TOOLS_API StoredCall {
 };
 
 struct FoundCalls {
-  std::vector<std::unique_ptr<StoredCall>> calls;  // by capture id where the folder name is one, then by path
+  std::vector<std::unique_ptr<StoredCall>> calls;  // by capture id where the folder name is a number, then by path
   std::vector<std::string> problems;  // "path: reason": containers cut off, folders without input.pth, temporary files
   uint64_t shared_bytes = 0;          // of tensors that calls share (dedupe)
 };
-// Every captured call at or below `path` (a call's folder, any folder above, a container file, or a call in one as
-// open_call() takes it).
-// Throws Error when path does not exist or cannot be read at all.
+// Every captured call at or below `path` (a call's folder, any folder above, a container file, or a call in a container
+// as open_call() takes it). Throws Error when path does not exist or cannot be read at all.
 OP_TOOLS_API FoundCalls find_calls(const std::string& path);
 
 // The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read
 // or has no such call; which files a folder has is for the caller to ask.
 OP_TOOLS_API std::unique_ptr<StoredCall> open_call(const std::string& path);
 
-// One .pth file by its path, in a call's folder: bytes that it shares with other calls come from the run's folder
+// A .pth file by its path, in a call's folder: bytes that it shares with other calls come from the run's folder
 // above.
 OP_TOOLS_API Value read_call_file(const std::string& path);
 
 // Writes every call at or below `from` (as find_calls) to folders in `to`, each with all its bytes in its own files. A
 // call has the same operator and number there; calls of several runs lie in folders of their runs. Returns how many;
-// `problems` gets those of find_calls, and what could not be exported and why. Throws Error when `to` cannot be
-// written.
+// `problems` gets those of find_calls, and the calls that could not be exported, with the reason. Throws Error when
+// `to` cannot be written.
 OP_TOOLS_API size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems);
 
 }  // namespace op_tools

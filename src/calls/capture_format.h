@@ -5,6 +5,6 @@
 
 namespace op_tools {
 
-enum class CaptureFormat : uint8_t { kFolders, kContainer };  // a folder per call; one file for many small calls
+enum class CaptureFormat : uint8_t { kFolders, kContainer };  // a folder per call; a single file for many small calls
 
 }  // namespace op_tools

@@ -19,7 +19,7 @@ enum class PackedNode : uint8_t {
   kDouble,
   kText,
   kTensor,  // number in the snapshot
-  kKnown,   // number of an earlier one
+  kKnown,   // number of an earlier tensor
   kDtype,
   kDevice,
   kLayout,
@@ -35,8 +35,8 @@ enum class PackedNode : uint8_t {
 
 constexpr uint32_t kNoValue = UINT32_MAX;  // in the place of a number in the list of others: None
 
-// What is known of a tensor, followed by its sizes and strides: a TensorMeta in as few bytes as it needs, which is what
-// a small call's record costs, and where its copy is.
+// The facts about a tensor, followed by its sizes and strides: a TensorMeta in as few bytes as it needs, which is most
+// of the cost of a small call's record, and where its copy is.
 struct PackedEntry {
   int64_t offset = 0;       // in the program's storage, in elements
   int64_t copy_offset = 0;  // in the copy's

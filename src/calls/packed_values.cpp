@@ -51,7 +51,7 @@ Packed::~Packed() {
   std::destroy_n(memories(), memories_);
 }
 
-// Of one tensor, while a snapshot is made.
+// Of a tensor, while a snapshot is made.
 struct Packer::Shown {
   const at::Tensor* tensor;
   PackedEntry entry;
@@ -61,7 +61,7 @@ struct Packer::Shown {
   std::string why{}, type{};  // no form in a file
 };
 
-// Makes the copies of one snapshot.
+// Makes the copies of a snapshot.
 class Packer::Copier {
  public:
   explicit Copier(Packer& packer) : packer_(packer) {}
@@ -100,7 +100,7 @@ class Packer::Copier {
     return shown;
   }
 
-  // Pass 2: the copy of one tensor, or why there is none.
+  // Pass 2: the copy of a tensor, or why there is none.
   void copy(Shown& shown) {
     const at::Tensor& tensor = *shown.tensor;
     if (shown.lost) {
@@ -129,10 +129,10 @@ class Packer::Copier {
     int tensors = 0;
     int32_t number = 0;
     int32_t memory = kNoMemory;  // of the copy, once it is made
-    size_t base = 0;             // what the copy begins with
+    size_t base = 0;             // the first byte of the copy
   };
 
-  // Nothing when the bytes lie outside of the storage (a freed one).
+  // Nothing when the bytes lie outside of the storage (a freed storage).
   static void find_bytes(Shown& shown) {
     const at::Tensor& tensor = *shown.tensor;
     if (tensor.numel() == 0) return;
@@ -163,7 +163,7 @@ class Packer::Copier {
         tensor.numel() == 0 ? 0 : shown.entry.offset - static_cast<int64_t>(range.base / tensor.itemsize());
   }
 
-  // The shown range of a storage, once. The base is rounded down so that alignment within 64 bytes stays what it was.
+  // The shown range of a storage, once. The base is rounded down so that alignment within 64 bytes stays.
   void copy_storage(const at::Tensor& tensor, Range& range, int64_t span) {
     range.memory = static_cast<int32_t>(packer_.memories_.size());
     if (span == 0) {
@@ -192,7 +192,7 @@ class Packer::Copier {
     c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
     const size_t bytes = storage.nbytes();
     if (copy.storage().use_count() == 1 && copy.storage_offset() == 0) {
-      // As its allocator made it: what is wrapped, torch would not share until it is written
+      // As its allocator made it: wrapped memory torch would not share until it is written
       // (compare/rerun/replayable_call.cpp).
       packer_.memories_.push_back({storage.set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))), bytes});
       return;

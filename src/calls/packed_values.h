@@ -1,13 +1,13 @@
-// Private copies of the values of a call as one block of plain bytes. The program's thread packs: no tensor object
+// Private copies of the values of a call as a block of plain bytes. The program's thread packs: no tensor object
 // and no tree is made for the copies, and nothing is allocated piece by piece. Another thread unpacks: it makes
-// snapshots (snapshot.h) of them, in its own memory. A small call costs what its memory misses cost, so there is one
-// place to write and one to read.
+// snapshots (snapshot.h) of them, in its own memory. A small call costs what its memory misses cost, so there is a
+// single place to write and another to read.
 //
-// What is packed is a sequence of snapshots and of records. A record is a struct that names its fields once, for both
-// sides:
+// The packed bytes are a sequence of snapshots and of records. A record is a struct that names its fields once, for
+// both sides:
 //   template <class Self, class Visit> static void fields(Self& self, Visit&& visit) { visit(self.name); ... }
 // A field is plain data, a string, a list of plain data, a Value without tensors, or a record itself. Before each
-// record and snapshot stands a number made of what it consists of: to unpack something else than was packed, or more,
+// record and snapshot stands a number made of its field types: to unpack other fields than were packed, or more,
 // or less, is an Error.
 #pragma once
 
@@ -58,7 +58,7 @@ constexpr uint32_t kSnapshotNumber = 0x736e6170;
 
 struct PackedEntry;  // packed_form.h
 
-// What travels. Any thread may open or drop it.
+// The bytes that travel. Any thread may open or drop it.
 class Packed {
  public:
   Packed() = default;
@@ -91,7 +91,7 @@ class Packed {
   std::vector<Value> others_;        // values without tensors that have no form in the bytes
 };
 
-// One thread at a time. What is put in is read in the same order.
+// One thread at a time. Values are read in the order in which they were put in.
 class Packer {
  public:
   template <PackedRecord T>
@@ -100,10 +100,10 @@ class Packer {
     put_field(record);
   }
 
-  // One snapshot: its tree is put between begin() and end(), a value after the other; what is put by number (a tuple of
-  // N items, a dict of N keys and values) is followed by N items. The tensors must live, and stay what they are, until
-  // fill(). Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree refers to
-  // their copies.
+  // A snapshot: its tree is put between begin() and end(), a value after the other; a value that is put by number (a
+  // tuple of N items, a dict of N keys and values) is followed by N items. The tensors must live, and stay unchanged,
+  // until fill(). Arguments as in take_snapshot(). `known`: the tensors of an earlier snapshot in order; the tree
+  // refers to their copies.
   void begin(bool owned = false, bool restride = true, c10::ArrayRef<const at::Tensor*> known = {});
   void tree(const Value& value);  // not of a value that is gone before fill(): its tensors may be gone with it
   void tree_tuple(size_t count);
@@ -116,8 +116,8 @@ class Packer {
   };
   Made end();
   // Copies the bytes of CPU tensors: to be called before the program goes on, but after all that is small was put, or
-  // left to finish(). Reading back what was just written in parts waits for all stores before it, and those of the
-  // copies go to memory that is in no cache.
+  // left to finish(). Reading back bytes that were just written in parts waits for all stores before it, and those of
+  // the copies go to memory that is in no cache.
   void fill();
   // In the order of the tree; until the next begin().
   c10::ArrayRef<const at::Tensor*> tensors() const { return seen_; }
@@ -190,7 +190,7 @@ class Unpacker {
     get_field(record);
     return record;
   }
-  // The next snapshot. `root` as in take_snapshot(). `known`: what copies() gave of the snapshot whose tensors were
+  // The next snapshot. `root` as in take_snapshot(). `known`: the copies() of the snapshot whose tensors were
   // given to begin().
   Snapshot snapshot(std::string_view root, const Values* known = nullptr);
   Values& copies() { return copies_; }  // of the last snapshot, by tensor: a tensor, or Unsupported

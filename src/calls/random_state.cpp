@@ -26,7 +26,7 @@ struct EngineOf {
 template struct EngineOf<&at::CPUGeneratorImpl::engine_>;
 
 bool is_same(const at::mt19937& one, const at::mt19937& other) {
-  // Equal memory is an equal state; what differs may be bytes between the fields.
+  // Equal memory is an equal state; a difference may be in bytes between the fields.
   static_assert(std::is_trivially_copyable_v<at::mt19937>);
   if (std::memcmp(&one, &other, sizeof one) == 0) return true;
   const at::mt19937_data_pod a = one.data(), b = other.data();
@@ -61,7 +61,7 @@ struct CpuState {
   }
 
   at::Tensor as_tensor() const {
-    thread_local at::CPUGeneratorImpl generator;  // a new one is seeded, which takes longer than the rest
+    thread_local at::CPUGeneratorImpl generator;  // a new generator is seeded, which takes longer than the rest
     generator.set_engine(engine);
     generator.set_next_float_normal_sample(next_float);
     generator.set_next_double_normal_sample(next_double);
@@ -144,7 +144,7 @@ void RandomWatch::watch(const std::set<std::string>& devices) {
     try {
       devices_.emplace_back(device, device_state(c10::Device(device)));
     } catch (const std::exception&) {
-      sees_all_ = false;  // a device without generators, or one that does not show their state
+      sees_all_ = false;  // a device without generators, or that does not show their state
     }
   }
 }

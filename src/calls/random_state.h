@@ -49,7 +49,7 @@ class OP_TOOLS_API CpuStreamGuard {
   CpuStreamGuard(const CpuStreamGuard&) = delete;
   CpuStreamGuard& operator=(const CpuStreamGuard&) = delete;
 
-  void start_from(const at::Tensor& state);  // what draws now, draws from this state
+  void start_from(const at::Tensor& state);  // later draws come from this state
 
  private:
   const std::shared_ptr<const CpuState> cpu_;

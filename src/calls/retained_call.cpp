@@ -60,7 +60,7 @@ InputsBefore InputsBefore::of(const std::vector<at::Tensor>& inputs, const std::
   before.versions.reserve(inputs.size());
   for (const at::Tensor& tensor : inputs) before.versions.push_back(version_of(tensor));
   if (written.empty()) return before;
-  // What shares memory with a written tensor changes with it.
+  // A tensor that shares memory with a written tensor changes with it.
   int64_t bytes = 0;
   std::vector<size_t> copied;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -94,7 +94,7 @@ void RetainedCall::take_inputs(OpCall& call, InputsBefore before) {
     const size_t i = inputs.size();
     const auto copy = before.copies.find(i);
     if (copy != before.copies.end()) return inputs.push_back(std::move(copy->second));
-    // Written by the call without our knowing beforehand: what it was is lost.
+    // Written by the call without our knowing beforehand: its old elements are lost.
     const bool changed = i >= before.versions.size() || before.versions[i] != version_of(tensor);
     inputs.push_back(changed ? VersionedTensor() : VersionedTensor(tensor));
   };
@@ -161,7 +161,7 @@ std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
   for (const auto& [index, place] : written) {
     changed.emplace_back(static_cast<int64_t>(index), outputs[place].tensor());
   }
-  // One snapshot: a result which is a changed input is stored once.
+  // A single snapshot: a result which is a changed input is stored once.
   Snapshot made = take_snapshot(make_tuple({with_tensors(result, output), make_dict(std::move(changed))}), "");
   *bytes += made.bytes;
   saved.set_output(std::move(made));

@@ -1,6 +1,7 @@
-// A call that may have to be saved after the fact: when what it did is known, its inputs must still be what they were
+// A call that may have to be saved after the fact: when its effect is known, its inputs must still be as they were
 // before it ran. Only memory that is about to be written is copied for that: by the call itself (its in-place and out
-// arguments), or a later call while this one waits. All copies are made in the device's order of work, without waiting.
+// arguments), or a later call while this call waits. All copies are made in the device's order of work, without
+// waiting.
 //
 // Called under InternalGuard; one thread at a time.
 #pragma once
@@ -30,7 +31,7 @@ namespace op_tools {
 class NotedInputs {
  public:
   explicit NotedInputs(OpCall& call, ProgramState state);
-  // False when one of them is gone or was written.
+  // False when any of them is gone or was written.
   bool recall(Value* args, Value* kwargs) const;
   const ProgramState& state() const { return state_; }
 
@@ -51,7 +52,7 @@ class NotedInputs {
   ProgramState state_;
 };
 
-// What before() must do for a call that may be saved: copies of what it is about to write, by input tensor.
+// The work of before() for a call that may be saved: copies of tensors that it is about to write, by input tensor.
 struct InputsBefore {
   std::vector<int64_t> versions;
   std::unordered_map<size_t, VersionedTensor> copies;
@@ -71,7 +72,7 @@ struct RetainedCall : CallInfo {
   bool identity = false;  // an input requires grad, yet the call made no autograd node
   Value rng;              // Dict {device: state before the call}; None: it drew no random numbers, or was not watched
   Value args, kwargs, result;  // without their tensors
-  // What was in them; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
+  // Their tensors; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
   std::vector<VersionedTensor> inputs, outputs;
   std::vector<std::pair<size_t, size_t>> written;  // (input tensor, where in `outputs` it is as the call left it)
   bool too_large = false;
@@ -81,8 +82,9 @@ struct RetainedCall : CallInfo {
   void take_call(OpCall& call);
   void take_inputs(OpCall& call, InputsBefore before);
 
-  std::string why_not_saved() const;  // empty: its inputs are what they were
-  // What goes into the files, and how many bytes of tensors that is. Nothing: the inputs of the forward call are gone.
+  std::string why_not_saved() const;  // empty: its inputs are unchanged
+  // The contents of the files, and how many bytes of tensors they have. Nothing: the inputs of the forward call are
+  // gone.
   std::optional<SavedCall> saved_call(size_t* bytes) const;
 };
 

@@ -1,4 +1,4 @@
-// A call in its files: what they hold, the one writer and the one reader of them. Written by OpCapture, OpAutoCompare
+// A call in its files: their contents, their only writer and their only reader. Written by OpCapture, OpAutoCompare
 // (failures) and OpOverflowCheck (producers), and by the export; read by the replay, the export and Python's load_call.
 // The form of the files: docs/architecture.md. Where they lie: call_store.h.
 //
@@ -38,11 +38,12 @@ struct SavedBackward {
   bool incomplete = true;           // not every gradient was saved (known of a failure of OpAutoCompare only)
 };
 
-// What the file of another tool does not tell of a call. A result that may differ for want of it is not judged.
+// The facts of a call that the file of another tool does not have. A result that may differ for want of it is not
+// judged.
 struct Lacks {
   bool arguments = false;      // some may be missing that are no tensors
   bool inputs_before = false;  // the inputs may be as the call left them
-  bool inputs_after = false;   // what became of the inputs
+  bool inputs_after = false;   // the inputs after the call
 };
 // Of a sequence of names, as input.pth has it.
 OP_TOOLS_API Lacks lacks_of(const Value& names);
@@ -51,7 +52,7 @@ struct SavedCall {
   std::string name;
   uint64_t id = 0;
   Value args = {}, kwargs = {};  // Tuple, Dict; None: they are in the call's folder already, backward is added to them
-  Value aten = {};               // torch level: Tuple (name, args) of the one aten call behind it; None: not known
+  Value aten = {};               // torch level: Tuple (name, args) of the only aten call behind it; None: not known
   Value rng = {};                // Dict {device: state before the call}; None: the call drew no random numbers
   Value judged = {};             // of a failure: the facts by which it was judged (compare/saved_facts.h)
   OriginalStrides restrided;     // of the tensors of (args, kwargs)
@@ -62,13 +63,13 @@ struct SavedCall {
   bool has_meta = false;  // else there is no meta.json
 
   // Of a call that was read.
-  std::string meta_text;      // meta.json as it is; written again as it is
-  std::string cut_off;        // what is missing because the program ended while it wrote the call; empty: nothing
-  bool is_ours = true;        // written by op_tools
+  std::string meta_text;  // meta.json as it is; written again as it is
+  std::string cut_off;  // the parts that are missing because the program ended while it wrote the call; empty: nothing
+  bool is_ours = true;  // written by op_tools
   bool from_ditorch = false;  // its result is unpacked
   Lacks lacks;
-  // Its gradients are those that the result's last autograd node gave, in that node's order, not one for each tensor
-  // argument: what ditorch and msprobe save.
+  // Its gradients are those that the result's last autograd node gave, in that node's order, not a gradient for each
+  // tensor argument: ditorch and msprobe save these.
   bool node_gradients = false;
 
   // From snapshots, whose notes and tensors become those of `meta`; there is a meta.json then.
@@ -77,11 +78,11 @@ struct SavedCall {
   OP_TOOLS_API void set_output(Snapshot outputs);  // of Tuple (result, Dict {index: tensor that the call changed})
 };
 
-// Writes what is there. `side`: a folder below the call's own. Returns the call's folder as people see it.
+// Writes the existing parts. `side`: a folder below the call's own. Returns the call's folder as people see it.
 OP_TOOLS_API std::string write_call(CallStore& store, const SavedCall& call, const std::string& side = {});
 
-// Reads a call, in any of the forms that are read: what it was given (input.pth, meta.json), then what it gave, so that
-// a reader who wants one operator of many does not read the tensors of all.
+// Reads a call, in any of the forms that are read: its inputs (input.pth, meta.json), then its results, so that
+// a reader who wants a single operator of many does not read the tensors of all.
 OP_TOOLS_API SavedCall read_input(const StoredCall& stored);
 OP_TOOLS_API void read_output(const StoredCall& stored, SavedCall* call);    // where there is no such file: nothing
 OP_TOOLS_API void read_backward(const StoredCall& stored, SavedCall* call);  // the whole passes

@@ -26,7 +26,7 @@ const std::string& schema_text(const c10::OperatorHandle* op, std::string_view n
   static const auto* const none = new std::string;
   if (!op || !op->hasSchema()) return *none;
   struct Text {
-    const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another one come
+    const c10::FunctionSchema* of = nullptr;  // an operator of that name may go and another come
     const std::string* text = nullptr;        // never freed: another thread may still read it
   };
   static auto* const by_name = new std::map<std::string, Text, std::less<>>;

@@ -1,7 +1,7 @@
-// A private copy of the values of a call, taken in the program's thread while they are what they were: everything that
-// happens later (encoding, writing) works on the copy. CPU tensors, one copy per storage, only the byte range that the
-// tensors show; strides, aliasing, object identity, requires_grad, conj and neg bits stay. What has no form in a file
-// becomes Unsupported with a note.
+// A private copy of the values of a call, taken in the program's thread before they change: everything that
+// happens later (encoding, writing) works on the copy. CPU tensors, a single copy per storage, only the byte range that
+// the tensors show; strides, aliasing, object identity, requires_grad, conj and neg bits stay. A value without a form
+// in a file becomes Unsupported with a note.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@
 namespace op_tools {
 namespace {
 
-const std::string kInContainer = std::string(kContainerName) + "!";  // a call's path: what stands before its folder
+const std::string kInContainer = std::string(kContainerName) + "!";  // a call's path: the part before its folder
 
 // The bytes that a file of shared bytes holds.
 at::Tensor shared_bytes_of(const Value& value, const std::string& path) {
@@ -172,7 +172,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 }
 
 // The capture's number: the last folder name of digits only (ditorch puts a timestamp below it).
-// Calls without one come last.
+// Calls without a number come last.
 uint64_t capture_id(std::string_view path) {
   for (int level = 0; level < 2 && !path.empty(); ++level) {
     const size_t slash = path.find_last_of("/!");
@@ -288,7 +288,7 @@ class Finder {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
-// Also the beginning of one: a container may be cut off anywhere.
+// Also the beginning of a zip: a container may be cut off anywhere.
 bool starts_as_zip(const std::string& path) {
   constexpr std::string_view kStart = "PK\x03\x04";
   const FileSource source(path);

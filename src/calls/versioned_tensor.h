@@ -32,7 +32,7 @@ class VersionedTensor {
 
   const at::Tensor& tensor() const { return tensor_; }
   bool is_unchanged() const;
-  // `written` is about to be written: a copy takes the place of a tensor that shares memory with it. Copies of one
+  // `written` is about to be written: a copy takes the place of a tensor that shares memory with it. Copies of the same
   // moment are shared. Returns the bytes copied.
   class Copies;
   int64_t before_write(const at::Tensor& written, Copies& copies);

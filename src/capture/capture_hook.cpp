@@ -28,7 +28,7 @@
 namespace op_tools {
 namespace {
 
-// What before() learned of a forward call. One after the other in the same memory, which is in the caches.
+// The facts of before() about a forward call. In turn in the same memory, which is in the caches.
 struct CaptureState final : HookState {
   static void* operator new(size_t size) {
     void* const spare = std::exchange(spare_memory().memory, nullptr);
@@ -57,7 +57,7 @@ struct CaptureState final : HookState {
   }
 };
 
-// What a forward record says besides its snapshots: first what before() knows, then what after() knows.
+// The contents of a forward record besides its snapshots: first those of before(), then those of after().
 struct PackedBefore {
   ProgramState state;
   StackLines stack;
@@ -255,13 +255,13 @@ void CaptureHook::after(OpCall& call, HookState* state) {
 
 namespace {
 
-// The result, and beside it tensors that the call changed, as they are now: one snapshot, so that a result which is one
-// of them (add_) is stored once.
+// The result, and beside it tensors that the call changed, as they are now: a single snapshot, so that a result which
+// is one of them (add_) is stored once.
 Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
   Packer& record = state.record;
   record.begin();
   record.tree_tuple(2);
-  const bool is_late = brings_later(call);  // nothing is stored in the place of what has not arrived
+  const bool is_late = brings_later(call);  // nothing is stored in the place of tensors that have not arrived
   if (is_late) {
     record.tree(Value());
   } else {
@@ -276,7 +276,7 @@ Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
   for (size_t i = 0; i < state.live.size(); ++i) {
     const int64_t version = version_of(*state.live[i]);
     const bool is_written = i < written.size() && written[i];
-    // Inference tensors count no versions: one that the call returned is taken for changed.
+    // Inference tensors count no versions: a returned one is taken for changed.
     if (is_late) break;
     if (is_written || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
   }

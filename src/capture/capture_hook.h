@@ -1,5 +1,5 @@
 // OpCapture: the real inputs, outputs and gradients of operator calls, to files (call_store.h has the layout,
-// docs/architecture.md what is in them).
+// docs/architecture.md their contents).
 //
 // Inputs are copied before the call, outputs after it, in the program's thread; encoding and writing happen on a
 // thread of the scope's own. Leaving the scope waits until everything is on disk. Gradients of calls made inside the
@@ -19,7 +19,7 @@
 
 namespace op_tools {
 
-// What one run of a capture recorded. Numbers only: its size does not grow with the number of calls.
+// The counts of a run of a capture. Numbers only: its size does not grow with the number of calls.
 struct CaptureResult {
   struct Row {
     std::string op;
@@ -39,7 +39,7 @@ struct CaptureResult {
   uint64_t waits = 0;                 // times that the program waited because the queue was full
   uint64_t incomplete_gradients = 0;  // backward passes that ended before all parts of a call's gradient had come
   std::string failure;                // the first failed write
-  std::string limit;                  // what ended the capture: max_gb, or too little free space
+  std::string limit;                  // the reason for the end of the capture: max_gb, or too little free space
 };
 
 class OP_TOOLS_API CaptureHook final : public Hook {

@@ -1,6 +1,6 @@
-// How much a capture may write: a limit of its own, and what has to stay free on the disk that it writes to, so that a
-// capture that was left on does not end with a full disk, which takes other programs down as well. Used by the
-// writer's thread only.
+// How much a capture may write: a limit of its own, and the space that has to stay free on the disk that it writes to,
+// so that a capture that was left on does not end with a full disk, which takes other programs down as well. Used by
+// the writer's thread only.
 #pragma once
 
 #include <cstdint>

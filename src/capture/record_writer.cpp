@@ -22,18 +22,19 @@ namespace {
 
 // A record costs memory besides its tensors: a queue of empty records must be bounded too.
 constexpr size_t kRecordOverhead = 2048;
-// While records keep coming the writer looks for them by itself this often, so that submitting one wakes no thread: a
-// wake-up costs the program more than a small call's copy. This much waits for it at most without it being woken.
+// While records keep coming the writer looks for them by itself this often, so that submitting a record wakes no
+// thread: a wake-up costs the program more than a small call's copy. This much waits for it at most without it being
+// woken.
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr size_t kWakeAt = size_t{1} << 20;
 // Records with few bytes that hold objects of the program's thread go back to it when they are written, N at
-// most, and are freed there: the C library has one lock for the memory of a thread, and a thread that frees another's
-// by the thousand stops that one.
+// most, and are freed there: the C library has a single lock for the memory of a thread, and a thread that frees
+// another's by the thousand stops that thread.
 constexpr size_t kSmallRecord = size_t{64} << 10;
 constexpr size_t kMostWritten = 256;
 // Capacity that lists of records keep while they are empty.
 constexpr size_t kMostRoom = 4096;
-// The writer reports what it has done after N small records, or bytes.
+// The writer reports its work after N small records, or bytes.
 constexpr size_t kReportRecords = 32;
 constexpr size_t kReportBytes = size_t{1} << 20;
 constexpr auto kQuiet = std::chrono::seconds(1);
@@ -160,7 +161,7 @@ struct RecordWriter::Impl {
     done.notify_all();
   }
 
-  // What was done since the last report(): the lock and what it guards are not taken for each small record.
+  // The work since the last report(): the lock is not taken for each small record.
   struct Done {
     uint64_t written = 0, lost = 0, left_out = 0;
     uint64_t records() const { return written + lost + left_out; }

@@ -1,6 +1,6 @@
-// Takes finished records from the program's threads and writes them on its own thread. What waits is bounded in
-// bytes: submit() then waits, nothing is dropped. After the first failed write (folder gone) one error is logged,
-// records are counted as lost and the program goes on; likewise, with one warning, when the disk budget is used up. Any
+// Takes finished records from the program's threads and writes them on its own thread. Waiting records are bounded in
+// bytes: submit() then waits, nothing is dropped. After the first failed write (folder gone) a single error is logged,
+// records are counted as lost and the program goes on; likewise, with a warning, when the disk budget is used up. Any
 // thread may call anything. In a forked child the writer is dead: submit() says so by returning false, the destructor
 // leaves everything alone.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace op_tools {
 
-// What the program hands over.
+// The program's part.
 struct Record {
   Packed packed;
   SavedCall (*unpack)(const Packed& packed);  // on the writer thread
@@ -48,7 +48,7 @@ class RecordWriter {
     uint64_t waits = 0;     // times that a full queue made the program wait
     std::string root;       // the run's folder; empty until the first record
     std::string failure;    // the text of the first failed write; empty when none failed
-    std::string limit;      // what of the disk budget is used up; empty: nothing
+    std::string limit;      // the part of the disk budget that is used up; empty: none
   };
   Progress progress() const;
   // It writes nothing any more: a write failed, or the disk budget is used up.

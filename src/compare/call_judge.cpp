@@ -33,7 +33,7 @@ void collect_leaves(const Value& value, Values* leaves) {
   }
 }
 
-// A number as a tensor, so that it is judged as one. A Python float is mostly some float32's value.
+// A number as a tensor, so that it is judged like a tensor. A Python float is mostly some float32's value.
 at::Tensor number_tensor(const Value& value) {
   if (const auto* number = value.get_if<bool>()) return c10::scalar_to_tensor(*number);
   if (const auto* number = value.get_if<int64_t>()) return c10::scalar_to_tensor(*number);
@@ -66,7 +66,7 @@ std::string text_of(Part part, std::optional<size_t> index) {
   }
 }
 
-// Strides of dimensions with one element say nothing, and none do where there is no element.
+// Strides of dimensions with a single element say nothing, and none do where there is no element.
 bool same_order(const std::vector<int64_t>& a, const std::vector<int64_t>& b, at::IntArrayRef sizes) {
   if (a.size() != b.size() || a.size() != sizes.size()) return a.size() == b.size();
   if (c10::multiply_integers(sizes) == 0) return true;
@@ -135,7 +135,7 @@ void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgem
 }
 
 // On the CPU alone it is unknown in which of its inputs' dtypes an operator computes. A gradient under autocast may be
-// a sum over one cast of a weight or over several, depending on what the program had cast before.
+// a sum over a single cast of a weight or over several, depending on the program's earlier casts.
 double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
   double unit = 0;
@@ -156,8 +156,8 @@ bool CallJudge::is_unchanged(size_t input) {
   return *known;
 }
 
-// Does this tensor of the result show nothing but memory of inputs that the call left alone? What may be wrong then is
-// which of their elements it shows, and float64 elements are shown by the same code: a run in the same dtypes, which
+// Does this tensor of the result show nothing but memory of inputs that the call left alone? Then it may be wrong only
+// in which of their elements it shows, and float64 elements are shown by the same code: a run in the same dtypes, which
 // shares their memory, says as much.
 bool CallJudge::shows_inputs(size_t index) {
   if (index >= observed_.aliases.size() || observed_.aliases[index].empty()) return false;
@@ -191,7 +191,7 @@ bool CallJudge::has_nan_for(const at::Tensor& result) {
   return has_nan;
 }
 
-// What judge() may ask for. `pick` must give an undefined tensor for runs that did not return.
+// The runs that judge() may ask for. `pick` must give an undefined tensor for runs that did not return.
 JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick) {
   JudgeContext context;
   context.op = facts_.name;
@@ -201,8 +201,8 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   context.coarser_unit = coarser_unit(observed.scalar_type());
   const std::string_view base = base_name(facts_.name);
   // Autocast has other lists on the CPU: there, a sum may be accumulated in float32 that the device adds in bfloat16.
-  // A sum of what cancels has no relative precision, however exact the CPU's happens to be; a bias may be added to a
-  // product that was rounded to 16 bits, and so may gradients that meet in one place.
+  // A sum of terms that cancel has no relative precision, however exact the CPU's happens to be; a bias may be added to
+  // a product that was rounded to 16 bits, and so may gradients that meet in the same place.
   const Rounding rounding = rounding_of(observed.scalar_type());
   const bool is_16_bits = rounding.unit > rounding.accumulate;
   const bool may_cancel = has_trait(base, OpTrait::kMixesElements) ||
@@ -251,7 +251,7 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   return context;
 }
 
-// Integers (or booleans) made of nothing but integers: float64 would repeat what the CPU did.
+// Integers (or booleans) made of nothing but integers: float64 would repeat the CPU's work.
 bool CallJudge::is_of_integers(const at::Tensor& observed) const {
   const auto is_inexact = [](const at::Tensor& tensor) {
     return tensor.defined() && rounding_of(tensor.scalar_type()).unit > 0;
@@ -338,7 +338,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
       reference = reference.to(dtype);
     }
   }
-  // What is on a device is copied only where its bits are not the CPU's.
+  // A result on a device is copied only where its bits are not the CPU's.
   at::Tensor result = observed;
   if (!observed.is_cpu()) {
     result = reference.defined() && same_bits(observed, reference) ? reference : on_cpu(observed);
@@ -352,7 +352,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   return judgement;
 }
 
-// Of the CPU's own result where there is one: what the device gave says nothing of what it should give.
+// Of the CPU's own result where there is one: the device's result says nothing of the right result.
 std::shared_ptr<Expectation> CallJudge::expected_of(const at::Tensor& observed, const at::Tensor& reference,
                                                     JudgeContext context) const {
   const std::string_view base = base_name(facts_.name);
@@ -459,14 +459,14 @@ std::vector<int64_t> CallJudge::expected_strides(size_t index) {
   return strides_of_copy(flatten_tensors(reference.result)[index]);
 }
 
-// What torch itself says of the result's form, without running a kernel: a device that follows it is right, where the
+// Torch's own word on the result's form, without running a kernel: a device that follows it is right, where the
 // CPU's kernel does not. Empty: nothing.
 std::vector<int64_t> CallJudge::strides_without_data(size_t index) {
   const RunOutcome& forms = other_run({RunVariant::Kind::kMeta});
   return forms.returned() && index < forms.strides.size() ? forms.strides[index] : std::vector<int64_t>();
 }
 
-// Strides and aliases: what later in-place operators rely on.
+// Strides and aliases: later in-place operators rely on them.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   Expectation* const wanted = judgement->expected.get();
   if (facts_.alone || (judgement->verdict != Verdict::kAgrees && !wanted)) return;
@@ -490,7 +490,8 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
       differ("strides", "strides " + list_text(observed_.strides[index]) + ", the CPU's are " + list_text(expected));
     }
   }
-  // Zeros without memory (what forward differentiation makes of no tangent) have it on the CPU, where they are copied.
+  // Zeros without memory (forward differentiation's tangent where there is none) have it on the CPU, where they are
+  // copied.
   if (results[index]._is_zerotensor()) return;
   if (!facts_.overlapping.empty()) return;  // the reference read copies
   if (facts_.names_device || facts_.autocast) return;
@@ -500,13 +501,13 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
                       list_text(reference.aliases[index]));
 }
 
-// Of a gradient. What has gaps may have been packed when it was copied.
+// Of a gradient. A gradient with gaps may have been packed when it was copied.
 void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
   if (facts_.alone || !facts_.strides || (judgement->verdict != Verdict::kAgrees && !judgement->expected)) return;
   if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
   if (is_copied_by_its_device(gradient)) return;
-  // What arrived and is passed on expanded may have been made dense where it was copied for the CPU's run.
+  // An arriving gradient that is passed on expanded may have been made dense where it was copied for the CPU's run.
   for (int64_t dim = 0; dim < gradient.dim(); ++dim) {
     if (gradient.size(dim) > 1 && gradient.stride(dim) == 0) return;
   }
@@ -567,7 +568,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     }
     return add(Part::kOutput, which, std::move(judgement), result);
   }
-  if (facts_.alone || value.is<c10::Device>()) return;  // a device is another one
+  if (facts_.alone || value.is<c10::Device>()) return;  // a device differs
   const Values expected = leaves_of(reference_run().result);
   if (describe(value) != describe(expected[leaf]) && !facts_.names_device) {
     add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
@@ -628,7 +629,7 @@ void CallJudge::judge_inputs() {
     }
     return false;
   };
-  // An input that has no copy (a subclass) has no place among them: which one belongs to which is not known.
+  // An input that has no copy (a subclass) has no place among them: their pairs are not known.
   if (observed_.inputs.size() != facts_.before.size()) return;
   for (size_t i = 0; i < observed_.inputs.size(); ++i) {
     const at::Tensor& now = observed_.inputs[i];

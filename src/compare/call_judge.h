@@ -1,6 +1,6 @@
-// Judges one call: every output, every input that it changes (or changes though it must not), every input gradient.
+// Judges a call: every output, every input that it changes (or changes though it must not), every input gradient.
 // Asks for the reference runs it needs, and for none that it does not. Used by the compare hook and by
-// run_op_from_data. One object per call; not shared between threads.
+// run_op_from_data. An object per call; not shared between threads.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,7 @@ struct CallFacts {
   bool random = false;                           // it drew random numbers
   bool repeatable = false;                       // the reference run draws the same ones
   bool hands_out = false;                        // see JudgeContext
-  bool goes_backward = false;                    // forward: what golden gives is wanted for the gradients, too
+  bool goes_backward = false;                    // forward: golden's results are wanted for the gradients, too
   bool incomplete = false;                       // backward: not all parts of the gradients came
   bool in_backward = false;                      // an operator of a backward pass (aten level)
   bool in_transform = false;                     // inside vmap, grad and other transforms, which the CPU's run is not

@@ -49,8 +49,9 @@ struct BackwardState final : HookState {
   std::shared_ptr<ComparedState> compared;
   std::vector<TensorFingerprint> fingerprints;
 
-  // Was it changed? That is asked at the end of the pass, and only of what is wrong. What the device reports of earlier
-  // work comes to light here, and ends the pass as it would have ended a moment later: it is no error of this call.
+  // Was it changed? That is asked at the end of the pass, and only of wrong gradients. A report of the device about
+  // earlier work comes to light here, and ends the pass as it would have ended a moment later: it is no error of this
+  // call.
   std::shared_ptr<void> hold_during_backward() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
     std::optional<c10::Device> last;
@@ -72,8 +73,8 @@ struct BackwardState final : HookState {
   }
 };
 
-// A call's tensors are about to be read, which waits for their devices: what a device then reports went wrong in the
-// program's own work. The program is to see it, unchanged.
+// A call's tensors are about to be read, which waits for their devices: an error that a device then reports belongs to
+// the program's own work. The program is to see it, unchanged.
 void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view when, const OpCall& call) {
   std::optional<c10::Device> last;
   for (const at::Tensor& tensor : tensors) {
@@ -113,7 +114,7 @@ std::vector<at::Tensor> tensors_in(const Value& list) {
   return tensors;
 }
 
-// Of a call that moved no generator that was watched. Torch's tag says what an operator may do in some of its calls
+// Of a call that moved no generator that was watched. Torch's tag says that an operator may draw in some of its calls
 // (dropout in evaluation draws nothing): it decides only where a generator could not be watched.
 bool is_known_as_random(OpCall& call, const RandomWatch& watch) {
   if (draws_random_numbers(base_name(call.name), call.args(), call.kwargs())) return true;
@@ -136,7 +137,7 @@ struct CompareHook::Impl {
   CompareReport report;
   std::atomic<bool> left{false};  // no scope waits for the workers any more
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::unordered_map<uint64_t, int64_t> per_signature;
 
   OrderedPool pool;  // last: its work uses the above
@@ -151,7 +152,7 @@ struct CompareHook::Impl {
 
   CallFacts facts_of(const ComparedState& compared) const;
   bool is_judged_at_once(const CallFacts& facts) const;
-  // Writes what was judged to the report; returns the message about a failure, empty when there is none.
+  // Writes the verdicts to the report; returns the message about a failure, empty when there is none.
   using Report = std::function<std::string()>;
   // Runs the references and judges.
   Report judged(const std::shared_ptr<PendingComparison>& observed);
@@ -260,7 +261,7 @@ void CompareHook::Impl::complete_meta(OpCall& call, ComparedState& compared) con
 
 namespace {
 
-// Where the results are: which device the call ran on, and whether it copied to another one.
+// Where the results are: which device the call ran on, and whether it copied to another device.
 void look_at_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live,
                      PendingComparison& observed) {
   for (const at::Tensor& tensor : results) {
@@ -353,7 +354,7 @@ void CompareHook::Impl::backward(OpCall& call) {
     wait_for_program(flatten_tensors(values), "after the backward of", call);
   }
   if (observed->at_once) {
-    // Read here and now: only what is elsewhere has to be copied.
+    // Read here and now: only tensors elsewhere have to be copied.
     observed->snapshot = take_snapshot(make_tuple({call.args()}), "", /*owned=*/true);
     if (call.error.empty()) observed->run.gradients = tensors_in(call.result());
   } else {

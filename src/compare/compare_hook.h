@@ -1,9 +1,9 @@
-// OpAutoCompare: is what the device computes right? Each admitted call is run again on the CPU in its own dtypes and,
-// where that decides, in float64, from one copy of its inputs; outputs, changed inputs and, at the torch level, input
-// gradients are judged (judge.h), written down (compare_report.h) and, where they are wrong, saved.
+// OpAutoCompare: are the device's results right? Each admitted call is run again on the CPU in its own dtypes and,
+// where that decides, in float64, from a single copy of its inputs; outputs, changed inputs and, at the torch level,
+// input gradients are judged (judge.h), written down (compare_report.h) and, where they are wrong, saved.
 //
 // Inputs are copied before the call, results after it, in the program's thread; judging follows at once, or on other
-// threads (options.async). The program's results, gradients and random numbers are what they are without it. Calls on
+// threads (options.async). The program's results, gradients and random numbers are the same as without it. Calls on
 // the CPU are judged against float64.
 #pragma once
 

@@ -26,14 +26,14 @@
 
 namespace op_tools {
 
-// What the rows of a call say besides the verdicts.
+// The contents of a call's rows besides the verdicts.
 struct ComparedCall : CallInfo {
   uint64_t signature = 0;
   std::string device;           // of the call
   std::string inputs, outputs;  // in words, for the lines of a failure
 };
 
-// One side of a failure: the device, the CPU.
+// A side of a failure: the device, the CPU.
 struct SavedSide {
   std::string side;
   SavedCall call;
@@ -46,7 +46,7 @@ struct CompareResult {
     uint64_t calls = 0, backward = 0;
     uint64_t passed = 0, failed = 0, not_judged = 0;  // things judged
     double worst = 0;                                 // largest share of a limit that was reached (1: the limit)
-    std::string reason;                               // of the first failure, else of what is not judged
+    std::string reason;                               // of the first failure, else of a result that is not judged
     std::string source;                               // the user's line of the first failure
 
     static const Columns<Op>& columns();
@@ -58,14 +58,14 @@ struct CompareResult {
   uint64_t saved = 0;                       // failures whose values are in files
   uint64_t not_saved = 0;                   // failures whose values are not: the limits
   uint64_t rows_dropped = 0;                // rows that are in the files only
-  std::map<std::string, uint64_t> reasons;  // of what was not judged, and how often; the first kMostReasons
+  std::map<std::string, uint64_t> reasons;  // of results that were not judged, and how often; the first kMostReasons
   std::string root;                         // the folder; empty when nothing was judged
   std::string failure;                      // the first failed write
   CountsBy<Unjudged> unjudged;              // of not_judged
   uint64_t wide_limits = 0;                 // of passed: zeros would have passed, too
   std::map<std::string, uint64_t> devices;  // comparisons by the type of the device
 
-  // Where most of what was seen has no verdict: that, and why. Empty otherwise.
+  // Where most results have no verdict: that, and why. Empty otherwise.
   std::string unjudged_text() const;
 };
 
@@ -98,7 +98,7 @@ class CompareReport {
 
   const ResolvedCompareOptions options_;
   const int64_t rank_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   CompareResult totals_;
   std::map<std::string, CompareResult::Op, std::less<>> ops_;
   std::unordered_map<uint64_t, int64_t> saved_by_signature_;

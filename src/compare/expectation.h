@@ -1,5 +1,5 @@
 // A result as it has to be: reference values and limits, for a program that has no judge (the scripts of op-tools
-// repro). The judge (judge.h, call_judge.h) makes an expectation where JudgeContext::hands_out asks for one; who has it
+// repro). The judge (judge.h, call_judge.h) makes an expectation where JudgeContext::hands_out asks for one; a holder
 // compares and needs no rule, table or dtype. Plain data; thread-safe functions.
 #pragma once
 
@@ -19,8 +19,8 @@ struct Expectation {
   // Dense. Of inexact dtypes float64 (complex128), others as they are. An element of the result has to be near the
   // element of at least one of them. Empty: the tensor is an input that the call must not change.
   std::vector<at::Tensor> values;
-  // How far each element may be from the nearest value: float64, of their shape or one number. The largest double: as
-  // far as it likes, if it is finite.
+  // How far each element may be from the nearest value: float64, of their shape or a single number. The largest double:
+  // as far as it likes, if it is finite.
   at::Tensor limit;
   // The root mean square of the distances, those of elements without a limit left out.
   double rmse = std::numeric_limits<double>::max();
@@ -32,7 +32,7 @@ struct Expectation {
 
 // Nothing but these elements, NaN being equal to NaN.
 OP_TOOLS_API Expectation expect_exactly(const at::Tensor& value);
-// These elements, as `dtype` holds what is too large for it, and those limits.
+// These elements, too large numbers as `dtype` holds them, and those limits.
 OP_TOOLS_API Expectation expect_near(const std::vector<at::Tensor>& values, c10::ScalarType dtype, double limit);
 // Narrows the limits to `units` of the last place.
 void limit_by_ulp(double units, Expectation* expected);

@@ -16,7 +16,7 @@ std::string number_text(double value) {
   return formatted("%.4g", value);
 }
 
-// One thing that is measured, and how much of it is let pass.
+// A measure, and how much of it is let pass.
 struct Criterion {
   Deciding metric;
   double number, limit;
@@ -87,7 +87,8 @@ class Relative {
   // As long as a criterion is broken.
   void widen_limits(const at::Tensor& golden, const TensorDiff& error, const TensorDiff& reference_error, bool alone) {
     if (is_open() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
-    // A CPU result that is golden, rounded once, leaves no doubt about what is right. (In float64 it is golden itself.)
+    // A CPU result that is golden, rounded once, leaves no doubt about the right result. (In float64 it is golden
+    // itself.)
     const bool is_finer = rounding_of(golden.scalar_type()).unit < rounding_.unit;
     const bool exact = !alone && is_finer && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
     if (is_open() && !exact) allow_noise(golden, alone);
@@ -130,10 +131,11 @@ class Relative {
   bool is_16_bits() const { return unit_ > rounding_.accumulate; }
   bool is_rounded_once() const { return context_.rounded_once && is_16_bits(); }
 
-  // Golden where one float64 run does not say it. True: it is chosen, and no further change of the inputs is asked.
+  // Golden where a single float64 run does not tell it. True: it is chosen, and no further change of the inputs is
+  // asked.
   // - A step (floor_divide): of each element that of the runs from changed inputs which is nearest to the result.
   // - NaN among the inputs: kernels that take several elements at once may give other results than for the rest of a
-  //   tensor. The CPU's own result has to be what each element gives by itself; a device may follow either.
+  //   tensor. The CPU's own result has to be the result of each element by itself; a device may follow either.
   bool settle_golden(bool alone, at::Tensor* golden) {
     if (is_rounded_once() && context_.perturbed) {
       std::vector<at::Tensor> candidates{*golden};
@@ -242,7 +244,7 @@ class Relative {
     for (int sample = 0; context_.perturbed && sample < noise.samples; ++sample) {
       runs.as_result.push_back(context_.perturbed(sample, /*coarse=*/true));
     }
-    // The CPU's kernel: for its own result it counts what makes it golden's.
+    // The CPU's kernel: for its own result the elements that make it golden's count.
     auto& of_kernel = alone ? runs.as_golden : runs.as_result;
     for (int sample = 1; context_.rerun_perturbed && sample <= noise.samples; ++sample) {
       of_kernel.push_back(context_.rerun_perturbed(sample));
@@ -251,7 +253,7 @@ class Relative {
   }
 
   // How much the kernel's own rounding depends on the rounding of the inputs. A kernel that is wrong in the same way
-  // each time gains nothing by it, one that gives something else each time is not asked.
+  // each time gains nothing by it, a kernel that gives another result each time is not asked.
   void allow_own_noise(bool alone) {
     if (!context_.rerun_perturbed) return;
     const at::Tensor again = alone ? context_.rerun_perturbed(0) : reference_;
@@ -273,8 +275,8 @@ class Relative {
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
-  // What the rounding of terms that cancel may be, in 16-bit floats: as large as it is in float32, by the units. False:
-  // no terms cancel, and there is nothing to allow. (A sum that stops growing moves with its inputs like one of terms
+  // The allowed rounding of terms that cancel, in 16-bit floats: as large as it is in float32, by the units. False:
+  // no terms cancel, and there is nothing to allow. (A sum that stops growing moves with its inputs like a sum of terms
   // that cancel.)
   bool bound_by_float32(double* rmse, double* max) const {
     if (!context_.in_float32) return true;
@@ -411,8 +413,8 @@ AppliedMethod applied(CompareMethod method) {
   }
 }
 
-// The other methods look at one difference: from the CPU's result, or from float64 where that is asked for or all there
-// is.
+// The other methods look at a single difference: from the CPU's result, or from float64 where that is asked for or all
+// there is.
 class ByDifference {
  public:
   ByDifference(const at::Tensor& result, const at::Tensor& reference, const JudgeContext& context)
@@ -449,7 +451,8 @@ class ByDifference {
       expected_ = expected;
       return true;
     }
-    // Another form in float64 is no failure: an operator may choose its kernel, and what that leaves behind, by dtype.
+    // Another form in float64 is no failure: an operator may choose its kernel, and the contents of its scratch memory,
+    // by dtype.
     verdict_ = reference_.defined()
                    ? differs(verdict_.diff.kind, verdict_.diff.structure)
                    : not_judged(Unjudged::kNoFloat64, "the float64 run gives another " + verdict_.diff.structure);
@@ -565,7 +568,7 @@ class ByDifference {
   const at::Tensor& reference_;
   const JudgeContext& context_;
   const c10::ScalarType dtype_;
-  at::Tensor expected_;  // what the result was compared with
+  at::Tensor expected_;  // the value that the result was compared with
   TensorVerdict verdict_;
 };
 

@@ -1,4 +1,4 @@
-// The verdict about one tensor that a device computed: is it what the operator should give? Methods by name; the
+// The verdict about a tensor that a device computed: is it the operator's right result? Methods by name; the
 // numbers stand in tolerance.h, the method in docs/autocompare.md. Used by the compare hook and by
 // run_op_from_data. Pure, thread-safe.
 #pragma once
@@ -46,7 +46,7 @@ enum class Deciding : uint8_t {
 };
 OP_TOOLS_API Token token_of(Deciding deciding);
 
-// The method as it was applied: that of the options, or what stands for it.
+// The method as it was applied: that of the options, or its substitute.
 enum class AppliedMethod : uint8_t {
   kNone,
   kRelative,
@@ -65,7 +65,7 @@ struct JudgeContext {
   CompareMethod method = CompareMethod::kRelative;
   const ToleranceTable* tolerances = nullptr;
   bool nan_equal = true;
-  int64_t reduced = 1;  // about how many elements go into one element of the result
+  int64_t reduced = 1;  // about how many elements go into an element of the result
   // Spacing of a dtype coarser than the result's in which parts of it were rounded (autocast, inputs in 16-bit floats);
   // 0: none.
   double coarser_unit = 0;
@@ -79,18 +79,19 @@ struct JudgeContext {
   // The same with the call's numbers as float32 holds them; undefined where they are no others.
   std::function<at::Tensor()> float32_scalars;
   // The same result by the CPU's kernel in its own dtypes, from the same inputs (sample 0) and from inputs changed by
-  // about one unit. An error that a change of the inputs draws anew is rounding that no implementation avoids: terms
-  // inside the operator cancel. In 16-bit floats a unit is too much for that, except where nothing else says what a
-  // gradient's rounding is (`perturbs_16_bits`: on the CPU).
+  // about a unit. An error that a change of the inputs draws anew is rounding that no implementation avoids: terms
+  // inside the operator cancel. In 16-bit floats a unit is too much for that, except where nothing else tells a
+  // gradient's rounding (`perturbs_16_bits`: on the CPU).
   std::function<at::Tensor(int sample)> rerun_perturbed;
   bool perturbs_16_bits = false;
-  // What of its own rounding may be allowed to the operator, as a share of the result's size: half of a distance says
-  // nothing of it any more. Infinite: all.
+  // The part of its own rounding that may be allowed to the operator, as a share of the result's size: half of a
+  // distance says nothing of it any more. Infinite: all.
   double own_noise_share = std::numeric_limits<double>::infinity();
-  // The same in float32 in the place of 16-bit floats, from inputs changed by about one unit of float32: shows how much
+  // The same in float32 in the place of 16-bit floats, from inputs changed by about a unit of float32: shows how much
   // cancels inside the operator.
   std::function<at::Tensor(int sample)> in_float32;
-  int64_t terms = 1;  // at most about this number of elements are added up in one; `reduced` counts what is sure
+  int64_t terms =
+      1;  // at most about this number of elements are added up in an element; `reduced` counts those that are sure
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
   // Golden from inputs that do not lie side by side, where an input is NaN: kernels give other results for NaN where
@@ -110,7 +111,7 @@ struct GoldenError {
 
 struct TensorVerdict {
   Verdict verdict = Verdict::kAgrees;
-  std::string kind;  // of what differs: "values", "shape", "dtype", "layout", "presence", ...
+  std::string kind;  // of the difference: "values", "shape", "dtype", "layout", "presence", ...
   AppliedMethod method{};
   std::string thresholds;  // in words and numbers
   Deciding deciding{};     // the metric nearest to (or farthest over) its limit
@@ -120,7 +121,7 @@ struct TensorVerdict {
   bool wide_limit = false;  // zeros in place of the result would agree, too
   TensorDiff diff;          // result against the reference; against golden where there is no reference
   std::optional<GoldenError> error, reference_error;  // where golden was asked for
-  // Where JudgeContext::hands_out asks for it; null too where no limits by element say what is right.
+  // Where JudgeContext::hands_out asks for it; null too where no limits by element decide.
   std::shared_ptr<Expectation> expected;
 };
 

@@ -45,7 +45,7 @@ struct OrderedPool::Impl {
       done.erase(next);
       lock.unlock();
       if (one.commit) one.commit();
-      one.commit = nullptr;  // frees what it holds
+      one.commit = nullptr;  // frees its captures
       lock.lock();
       waiting_bytes -= one.bytes;
       ++committed;
@@ -104,7 +104,7 @@ void OrderedPool::submit(size_t bytes, Work work) {
     try {
       commit = work();
     } catch (...) {
-      impl.finish(number, nullptr, bytes);  // later numbers wait for this one
+      impl.finish(number, nullptr, bytes);  // later numbers wait for this
       throw;
     }
     impl.finish(number, std::move(commit), bytes);

@@ -1,6 +1,6 @@
 // Work that goes on beside the program: done by a few threads, its results handed over in the order in which it was
-// submitted, one at a time. The memory of what waits is bounded: when it is full, the submitting thread does its work
-// itself, so no thread waits for one that may wait for it (a Python program holds the GIL here, and a worker may
+// submitted, one at a time. The memory of waiting work is bounded: when it is full, the submitting thread does its work
+// itself, so no thread waits for a thread that may wait for it (a Python program holds the GIL here, and a worker may
 // need it). Any thread may call anything. In a forked child the threads are gone: work is done at once.
 #pragma once
 
@@ -16,7 +16,7 @@ class OrderedPool {
   using Work = std::function<Commit()>;  // must not throw; its Commit may be empty
 
   OrderedPool(size_t threads, size_t max_bytes);
-  ~OrderedPool();  // what was submitted is done first
+  ~OrderedPool();  // submitted work is done first
   OrderedPool(const OrderedPool&) = delete;
   OrderedPool& operator=(const OrderedPool&) = delete;
 

@@ -52,7 +52,7 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
                               known ? copies[i] : results[i]);
   }
   for (size_t i = 0; i < live.size(); ++i) {
-    // What the call writes is fingerprints as it is afterwards.
+    // Tensors that the call writes are fingerprinted afterwards.
     const bool as_before = before.size() == live.size() && before[i].defined() && !observed.run.written[i];
     fingerprints.emplace_back(live[i], as_before ? before[i] : at::Tensor(), live[i]);
   }

@@ -1,6 +1,6 @@
-// A compared call between its run and its verdict: its state before the call, what the device returned, and what its
-// backward passes and the files of a failure need later. Made by compare_hook.cpp in the program's thread; a
-// PendingComparison is judged by one thread, a ComparedState is shared by the call's passes.
+// A compared call between its run and its verdict: its state before the call, the device's results, and the parts that
+// its backward passes and the files of a failure need later. Made by compare_hook.cpp in the program's thread; a
+// PendingComparison is judged by a single thread, a ComparedState is shared by the call's passes.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class CachedRuns {
   CachedRuns& operator=(const CachedRuns&) = delete;
 
   void add(const RunVariant& variant, const RunOutcome& run, size_t input_bytes);
-  std::optional<RunOutcome> take(const RunVariant& variant);  // for one backward pass; nothing for the next one
+  std::optional<RunOutcome> take(const RunVariant& variant);  // for a single backward pass; nothing for the next
   bool has(RunVariant::Kind precision);
 
  private:
@@ -41,7 +41,7 @@ class CachedRuns {
   size_t bytes_ = 0;
 };
 
-// What a call was before it ran; shared with its backward passes.
+// A call before it ran; shared with its backward passes.
 struct ComparedState {
   CachedRuns cached_runs;
   std::unique_ptr<ReplayableCall> replayable;
@@ -52,7 +52,7 @@ struct ComparedState {
   uint32_t saved_passes = 0;  // backward passes in the files; used by one thread at a time, in the order of the calls
 };
 
-// What the device gave, to be judged here or on another thread.
+// The device's results, to be judged here or on another thread.
 struct PendingComparison {
   std::shared_ptr<ComparedState> state;
   ComparedCall call;
@@ -70,7 +70,7 @@ inline Value list_of(const std::vector<at::Tensor>& tensors) {
   return make_list(Values(tensors.begin(), tensors.end()));
 }
 
-// What backward may read: the forward call's results and inputs.
+// Tensors that backward may read: the forward call's results and inputs.
 std::vector<TensorFingerprint> remember(const PendingComparison& observed, const std::vector<at::Tensor>& results,
                                         const std::vector<at::Tensor>& live);
 

@@ -1,5 +1,5 @@
-// What the files of a failure say besides its values, so that run_op_from_data judges by the facts by which the failure
-// was judged: SavedCall::judged are the facts of the call, SavedOutput::memory the memory of its results. One
+// The contents of a failure's files besides its values, so that run_op_from_data judges by the facts by which the
+// failure was judged: SavedCall::judged are the facts of the call, SavedOutput::memory the memory of its results. One
 // description of the fields serves writing and reading.
 #pragma once
 

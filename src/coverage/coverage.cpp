@@ -55,7 +55,7 @@ std::vector<Gap> gaps(const Coverage& account) {
 bool has_unseen(const Coverage& account) {
   return account.off || account.threads > 0 || account.processes > 0 || account.children_with_gaps > 0 ||
          account.compiled > 0 ||
-         account.lost.total() > account.lost[Loss::kLimits];  // what options leave out is the user's wish
+         account.lost.total() > account.lost[Loss::kLimits];  // calls that options leave out are the user's wish
 }
 
 Verdict verdict_of(bool wrong, bool has_gaps) {

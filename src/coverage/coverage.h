@@ -1,6 +1,6 @@
-// The account of a run: what a tool looked at, what it did not look at, and what may be concluded from that: "nothing
-// wrong" holds for what was looked at. A scope makes the account (HookScope::coverage()), its hook adds what it
-// counted, and the language of the program what went on beside it. Verdicts, reports and the Python package read it.
+// The account of a run: the calls that a tool examined, those that it did not, and the conclusion: "nothing
+// wrong" holds for the examined calls. A scope makes the account (HookScope::coverage()), its hook adds its
+// counts, and the language of the program the work beside it. Verdicts, reports and the Python package read it.
 // Plain data; no locks: one thread at a time.
 #pragma once
 
@@ -47,10 +47,10 @@ enum class Unjudged : uint8_t {
   kCount
 };
 
-// Why a call that was seen is not in what the tool gives.
+// Why a call that was seen is not in the tool's result.
 enum class Loss : uint8_t { kLimits, kNoRoom, kNotWritten, kInGraph, kCount };
 
-// A number for each value of an enumeration whose last one is kCount.
+// A number for each value of an enumeration whose last value is kCount.
 template <class Kind>
 class CountsBy {
  public:
@@ -73,11 +73,11 @@ struct Coverage {
   uint64_t seen = 0;  // calls that came to the tool
   uint64_t steps = 0;
   uint64_t judged = 0;                      // results with a verdict
-  CountsBy<Unjudged> not_judged;            // results without one
+  CountsBy<Unjudged> not_judged;            // results without a verdict
   CountsBy<Loss> lost;                      // calls
   uint64_t bytes = 0;                       // of the tensors that were looked at, where the tool counts them
   uint64_t wide_limits = 0;                 // results that agree where zeros would have agreed, too
-  std::string accelerator;                  // the type of the one that this process has; empty: none
+  std::string accelerator;                  // the type of this process's accelerator; empty: none
   std::map<std::string, uint64_t> devices;  // results by the type of their device, where the tool notes it
   // A call that came to the tool gave a tensor on another device than the host; nullopt: not asked.
   std::optional<bool> on_device;
@@ -95,16 +95,16 @@ struct Coverage {
   bool operator==(const Coverage&) const = default;
 };
 
-// In the order of the enumeration; empty where what there was to look at was looked at. Unseen work that cannot matter
+// In the order of the enumeration; empty where everything was examined. Unseen work that cannot matter
 // (operators on the host beside a run on a device, processes that load data) is no gap.
 OP_TOOLS_API std::vector<Gap> gaps(const Coverage& account);
-// Something was not looked at, whether it matters or not; what people want to know of a tool that gives no verdict.
+// Some work was not examined, whether it matters or not; people ask this of a tool that gives no verdict.
 OP_TOOLS_API bool has_unseen(const Coverage& account);
 
-// What is wrong stays wrong.
+// Wrong stays wrong.
 OP_TOOLS_API Verdict verdict_of(bool wrong, bool has_gaps);
 OP_TOOLS_API Verdict verdict_of(bool wrong, const Coverage& account);
-// Of several: what differs comes before what is not judged.
+// Of several: `differs` comes before `not judged`.
 OP_TOOLS_API Verdict worst(const std::vector<Verdict>& verdicts);
 // Of a program: 0 all that was to be judged agrees, 1 something differs, 2 not judged (0 where that is allowed).
 OP_TOOLS_API int exit_status(Verdict verdict, bool allow_unseen);

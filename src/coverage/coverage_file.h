@@ -9,8 +9,8 @@
 
 namespace op_tools {
 
-// The fields, then `gaps` (tokens) and `reasons` (the same in words). Replaces a file of that name, in one step. Error
-// with path and system message.
+// The fields, then `gaps` (tokens) and `reasons` (the same in words). Replaces a file of that name, in a single step.
+// Error with path and system message.
 OP_TOOLS_API void write_coverage(const std::string& folder, const Coverage& account);
 
 }  // namespace op_tools

@@ -234,7 +234,7 @@ void append_wrapped(const std::string& text, std::vector<std::string>* lines) {
     const std::string word = text.substr(begin, end - begin);
     if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
       lines->push_back(std::move(line));
-      line = " ";  // what goes on is two blanks in
+      line = " ";  // a continued line is indented by two blanks
     }
     line += (line.empty() ? "" : " ") + word;
     begin = end + 1;

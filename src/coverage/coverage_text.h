@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// A value of an enumeration of the account: in JSON and in Python, and what it means, for people.
+// A value of an enumeration of the account: in JSON and in Python, and its meaning, for people.
 struct Token {
   std::string_view name, help;
 };
@@ -22,7 +22,7 @@ OP_TOOLS_API Token token_of(Gap gap);          // "most_unjudged"
 OP_TOOLS_API Token token_of(Unjudged reason);  // "no_reference"
 OP_TOOLS_API Token token_of(Loss reason);      // "no_room"
 
-// With the numbers of this account: "3 threads made 40 calls unseen". One for each gap.
+// With the numbers of this account: "3 threads made 40 calls unseen". A sentence for each gap.
 OP_TOOLS_API std::vector<std::string> reasons(const Coverage& account);
 // "Looked at: ...", and where there are gaps "NOT JUDGED: ...": above a verdict.
 OP_TOOLS_API std::vector<std::string> lines(const Coverage& account);

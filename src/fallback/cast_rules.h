@@ -1,4 +1,4 @@
-// Which dtypes an operator computes in instead of its own: what CastSettings (options.h) say, understood. Made once
+// Which dtypes an operator computes in instead of its own: CastSettings (options.h), parsed. Made once
 // when a scope is entered; asking is const and thread-safe.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace op_tools {
 
 class OP_TOOLS_API CastRules {
  public:
-  // Error that names the variable (or argument) and the item when one is no "dtype->dtype" of two known dtypes of one
-  // kind (floating, complex, integers), or a dtype is cast twice.
+  // Error that names the variable (or argument) and the item when an item is no "dtype->dtype" of two known dtypes of
+  // the same kind (floating, complex, integers), or a dtype is cast twice.
   explicit CastRules(const CastSettings& settings);
 
   // For torch.nn.functional.linear, aten::linear, torch.Tensor.add_: LINEAR_OP_DTYPE_CAST_DICT, ADD__OP_DTYPE_CAST_DICT

@@ -1,10 +1,10 @@
 // A call's inputs on another device or in other dtypes, to run the same call there: on the CPU, in float64, and so on.
-// Made in the program's thread while the inputs are what they were before the call, or from a snapshot of them at any
+// Made in the program's thread while the inputs are as before the call, or from a snapshot of them at any
 // time and in any thread; each run wants a MovedCall of its own, because a run may change its inputs.
 //
 //   MovedCall on_cpu(call.args(), call.kwargs(), {.device = c10::kCPU, .fresh = true});
 //   Value result = runner->run(on_cpu.args(), on_cpu.kwargs());      // the caller sets grad mode and autocast
-//   on_cpu.tensors();                                                // by tensor index: what the run made of its
+//   on_cpu.tensors();                                                // by tensor index: the run's version of its
 //   inputs on_cpu.gradients(flatten_tensors(result), arrived, false);       // by tensor index
 //
 // Not shared between threads.

@@ -40,7 +40,7 @@ at::Tensor moved_plainly(const at::Tensor& tensor, at::ScalarType dtype, c10::De
   return at::_ops::_to_copy::call(tensor, dtype, std::nullopt, device, std::nullopt, false, std::nullopt);
 }
 
-// Stands between a copy and what it is a copy of. Its backward is the move the other way.
+// Stands between a copy and its original. Its backward is the move the other way.
 class MoveNode final : public Node {
  public:
   // Not joined to anything: the gradient stays as it arrives.
@@ -52,7 +52,7 @@ class MoveNode final : public Node {
 
   variable_list apply(variable_list&& gradients) override {
     if (!back_ || !gradients[0].defined()) return std::move(gradients);
-    // An operator of ours, yet one that autograd records when backward is to be differentiated.
+    // An operator of ours, yet autograd records it when backward is to be differentiated.
     c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
     return {gradients[0].to(back_->device(), c10::typeMetaToScalarType(back_->dtype()))};
   }
@@ -73,7 +73,7 @@ Pointer make_node(const Arguments&... arguments) {
   }
 }
 
-// A writer gets a copy first (torch's copy on write), so that one more may share it.
+// A writer gets a copy first (torch's copy on write), so that another tensor may share it.
 bool is_shared_until_written(const at::Tensor& tensor) {
   return c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
 }
@@ -146,7 +146,7 @@ class MovedTensors::Copier {
   size_t bytes() const { return bytes_; }
 
  private:
-  // The bytes of one storage that the originals show, of all dtypes together; with a cast by dtype, because the copies
+  // The bytes of a storage that the originals show, of all dtypes together; with a cast by dtype, because the copies
   // differ then.
   struct Region {
     size_t begin = std::numeric_limits<size_t>::max();
@@ -201,7 +201,7 @@ class MovedTensors::Copier {
       copy = moved_plainly(from, entry.dtype, target_.device);
     } else {
       Region& region = region_of(from);
-      // What is contiguous in memory from an odd place on is copied as one region, for its alignment.
+      // A tensor that is contiguous in memory from an odd place on is copied as a region, for its alignment.
       const bool alone = region.tensors == 1 && shows_each_once(from) && !(there && is_shared_until_written(from)) &&
                          (region.begin % kAlign == 0 || !from.is_non_overlapping_and_dense() || from.numel() == 0);
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
@@ -212,7 +212,7 @@ class MovedTensors::Copier {
     return copy;
   }
 
-  // The elements only, without what is between them in memory.
+  // The elements only, without the gaps between them in memory.
   at::Tensor copy_alone(const Entry& entry) {
     const at::Tensor& from = entry.original;
     // In memory of ours where no program gets to hold it. Not the largest: malloc, which gets less to do then, would

@@ -1,8 +1,8 @@
-// A call's tensors somewhere else: on another device, in other dtypes, or both. What the tensors share, their copies
-// share: a storage is copied once (only the range that is shown), a tensor that occurs twice has one copy, strides,
-// storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved. Memory that is
-// copied on write already is not copied, but shared further. Used by the executors (redirect.h) in both directions and
-// by MovedCall (cpu_runner.h). Not shared between threads.
+// A call's tensors somewhere else: on another device, in other dtypes, or both. Memory that the tensors share, their
+// copies share: a storage is copied once (only the range that is shown), a tensor that occurs twice has a single copy,
+// strides, storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved. Memory
+// that is copied on write already is not copied, but shared further. Used by the executors (redirect.h) in both
+// directions and by MovedCall (cpu_runner.h). Not shared between threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,14 +45,14 @@ enum class GradientsGo : uint8_t {
 
 class OP_TOOLS_API MovedTensors {
  public:
-  // Copies all of them now, on the current streams. Error that says why when one has no plain data (a subclass, a
+  // Copies all of them now, on the current streams. Error that says why when a tensor has no plain data (a subclass, a
   // nested or quantized tensor); c10::Error when the device cannot.
   MovedTensors(const std::vector<at::Tensor>& originals, const Target& target, GradientsGo gradients);
   ~MovedTensors();
   MovedTensors(const MovedTensors&) = delete;
   MovedTensors& operator=(const MovedTensors&) = delete;
 
-  // The copy of one of the originals (itself where nothing was to do).
+  // The copy of one of the originals (itself where no copy was needed).
   at::Tensor copy_of(const at::Tensor& original) const;
   // The original of a copy; undefined when `tensor` is none.
   at::Tensor original_of(const at::Tensor& tensor) const;

@@ -14,8 +14,8 @@
 namespace op_tools {
 namespace {
 
-// Two streams of one generator at once would draw the same numbers; two that stand in for the default generator would
-// give each other's state back. Waiting is bounded, because the one that waits may hold a lock of the program's
+// Two streams of a generator at once would draw the same numbers; two that stand in for the default generator would
+// give each other's state back. Waiting is bounded, because the waiting stream may hold a lock of the program's
 // (Python's) that the other needs.
 std::unique_lock<std::recursive_timed_mutex> one_stream_at_a_time() {
   static auto* mutex = new std::recursive_timed_mutex;

@@ -1,9 +1,9 @@
 // The random numbers of an operator that runs on the CPU in a device's place come from the device's generator: a seeded
 // program stays repeatable, and the CPU's own stream is left as it was.
 //
-// A generator whose state has the CPU's form is followed number by number: the program draws what it would have drawn
-// on a device with the CPU's algorithms. Of any other generator one number is drawn on the device, which moves it on,
-// and seeds the CPU for this call: other numbers than the device's own, but given by its stream.
+// A generator whose state has the CPU's form is followed number by number: the program draws the numbers that it would
+// have drawn on a device with the CPU's algorithms. Of any other generator a single number is drawn on the device,
+// which moves it on, and seeds the CPU for this call: other numbers than the device's own, but given by its stream.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,7 +19,7 @@ namespace op_tools {
 // by a hash of it.
 OP_TOOLS_API at::Tensor cpu_state_from(const at::Tensor& device_state);
 
-// For one run of an operator, on its thread; another thread's stream waits until this one is gone.
+// For a run of an operator, on its thread; another thread's stream waits until this one is gone.
 class OP_TOOLS_API RandomStream {
  public:
   // `device_generator` is read, and drawn from; c10::Error when that cannot be done. `as_default`: the operator takes
@@ -31,7 +31,7 @@ class OP_TOOLS_API RandomStream {
   RandomStream& operator=(const RandomStream&) = delete;
 
   const at::Generator& generator() const { return stream_; }  // on the CPU: for the operator
-  // The run did not count: the device's generator is where it was (but for the number that was drawn of it, if one
+  // The run did not count: the device's generator is where it was (but for the number that was drawn of it, if any
   // was).
   void take_back() { same_kind_ = false; }
 

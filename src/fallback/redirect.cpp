@@ -118,7 +118,7 @@ const OpFacts& facts_of(const OperatorHandle& op) {
   return known->emplace(op.operator_name(), std::move(facts)).first->second;
 }
 
-// Every tensor of an argument or a return that is one or a list of them.
+// Every tensor of an argument or a return that is a tensor or a list of them.
 template <class Visit>
 void each_tensor(const IValue& value, Visit&& visit) {
   if (value.isTensor()) {
@@ -151,7 +151,7 @@ std::string first_sentence(const std::exception& error) {
   return text.substr(0, std::min(text.find('\n'), text.find(". ")));
 }
 
-// One call on its way elsewhere and back.
+// A call that goes elsewhere and back.
 class Redirect {
  public:
   Redirect(const OperatorHandle& op, const OpFacts& facts, const Elsewhere& elsewhere, Stack arguments)
@@ -160,7 +160,7 @@ class Redirect {
       each_tensor(argument, [&](const at::Tensor& t) { tensors_.push_back(t); });
   }
 
-  // What must hold for the call to run elsewhere.
+  // The conditions for the call to run elsewhere.
   Redirected check() {
     const auto refuse = [](std::string why) { return Redirected{Redirected::Outcome::kRefused, std::move(why)}; };
     const auto device = device_of(tensors_);
@@ -283,7 +283,7 @@ class Redirect {
     return std::find(facts_.dtypes.begin(), facts_.dtypes.end(), index) != facts_.dtypes.end();
   }
 
-  // Under the program's own autograd: a copy_ refuses what the operator in place would refuse (a leaf), and is
+  // Under the program's own autograd: a copy_ refuses tensors that the operator in place would refuse (a leaf), and is
   // recorded.
   void write_back(const MovedTensors& moved) const {
     for (const size_t i : facts_.writes.declared) {
@@ -316,14 +316,14 @@ class Redirect {
 
   // An out= tensor of another size than the result, as the operator itself resizes it.
   static void resize(at::Tensor& tensor, const at::Tensor& like) {
-    const InternalGuard guard;                    // autograd lets no program resize what requires grad, but operators
+    const InternalGuard guard;  // autograd lets no program resize a tensor that requires grad, but operators
     if (tensor.layout() != at::kStrided) return;  // a sparse tensor takes its size with the copy
     at::_ops::resize_::call(tensor, like.sym_sizes(), std::nullopt);
     if (tensor.strides() == like.strides()) return;
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
   }
 
-  // What a result of the run is in the program without being brought there: an input, a view of one, or something that
+  // The program's tensor for a result of the run that need not be moved: an input, a view of it, or a tensor that
   // belongs on the CPU; undefined for a tensor that the operator made.
   at::Tensor known(const at::Tensor& tensor, size_t result, const MovedTensors& moved) const {
     at::Tensor own = moved.original_of(tensor);
@@ -341,9 +341,9 @@ class Redirect {
     return made;
   }
 
-  // After the inputs were written back, because a view shows what they hold then.
+  // After the inputs were written back, because a view shows their new elements.
   Stack brought_back(Stack results, const MovedTensors& moved, const MovedTensors& back) const {
-    std::unordered_map<const void*, at::Tensor> own;  // a tensor that is returned twice is one tensor
+    std::unordered_map<const void*, at::Tensor> own;  // a tensor that is returned twice is the same tensor
     for (size_t i = 0; i < results.size(); ++i) {
       results[i] = with_tensors(results[i], [&](const at::Tensor& tensor) {
         at::Tensor& one = own[tensor.unsafeGetTensorImpl()];
@@ -360,7 +360,7 @@ class Redirect {
     return family && static_cast<size_t>(family->place) == result;
   }
 
-  // From the dtype that came out to the one that the call would have given where it belongs. A dtype among the
+  // From the dtype that came out to the dtype that the call would have given where it belongs. A dtype among the
   // arguments says it; else a result in a dtype that inputs were cast to had theirs, unless inputs had that dtype from
   // the start: then type promotion decides between them.
   DtypeMap narrowing() const {

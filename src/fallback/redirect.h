@@ -2,7 +2,7 @@
 // look as if it had run in its place: results on the device with the strides they were given, dtypes narrowed back, an
 // input that is returned is that input, a view of an input is that view, in-place and out= arguments written back (and
 // resized), random numbers from the device's generator. Moves are part of the autograd graph, so gradients flow through
-// them and the backward of the operator runs elsewhere too. What executors are made of. Thread-safe.
+// them and the backward of the operator runs elsewhere too. Executors are made of this. Thread-safe.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -31,12 +31,12 @@ struct Redirected {
 // Why an operator is never redirected (a view, a factory, a collective, ...); empty when it can be.
 OP_TOOLS_API const std::string& why_not_redirected(const c10::OperatorHandle& op);
 
-// What redirect() would say before it runs anything.
+// The answer of redirect() before it runs anything.
 OP_TOOLS_API Redirected would_redirect(const c10::OperatorHandle& op, const interceptor::OperatorFrame& frame,
                                        const Elsewhere& elsewhere);
 
 // Nothing of the program has changed when it did not run: the caller then runs the operator where it belongs. Throws
-// what the operator throws.
+// the operator's exceptions.
 OP_TOOLS_API Redirected redirect(const c10::OperatorHandle& op, interceptor::OperatorFrame& frame,
                                  const Elsewhere& elsewhere);
 

@@ -119,7 +119,7 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
   std::exception_ptr failure;
   if (plan.on_missing && ran_on_device(call, *frame, &failure)) return;
 
-  // ditorch prints what an operator was given, and what it gave.
+  // ditorch prints inputs and results of an operator.
   const bool prints = compat_ditorch() && log::enabled(log::Level::kInfo);
   const auto print = [&](const char* what, const std::string& values) {
     log::info(formatted("%.40sHook: %-50.200s %s: ", plan.name.data(), std::string(name).c_str(), what) + values);

@@ -1,6 +1,6 @@
 // The executors: OpFallback runs the admitted operators on the CPU, OpDtypeCast runs them on their own device in other
-// dtypes. At the torch level the operators that an admitted call makes are redirected one by one (see architecture.md
-// for why not the call as a whole). What a call does when it cannot be redirected is logged once, with the reason, and
+// dtypes. At the torch level the operators that an admitted call makes are redirected singly (see architecture.md
+// for why not the call as a whole). A call that cannot be redirected is logged once, with the reason, and
 // it runs as it would have.
 #pragma once
 

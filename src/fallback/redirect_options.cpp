@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kDipuList = "DIPU_FORCE_FALLBACK_OPS_LIST";
 constexpr const char* kCastVariable = "OP_DTYPE_CAST_DICT";
 
-// DIPU's list names what its dispatch table holds, where add() arrives as add.out: an item "add.out" means every form
+// DIPU's list has the names of its dispatch table, where add() arrives as add.out: an item "add.out" means every form
 // of add, "add.Scalar_out" every form of add.Scalar. Other items are expressions as everywhere.
 std::string from_dipu_list(std::string_view list) {
   std::string filter;

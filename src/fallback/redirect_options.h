@@ -1,4 +1,4 @@
-// Options of OpFallback and OpDtypeCast (base/options.h has what all tools share).
+// Options of OpFallback and OpDtypeCast (base/options.h has those of all tools).
 #pragma once
 
 #include <memory>
@@ -15,14 +15,15 @@ namespace op_tools {
 // Dtypes to compute in instead of others, "torch.float16->torch.float32,torch.bfloat16->torch.float32": for the tools
 // that run operators elsewhere (fallback, dtype cast) or again (compare). Read by CastRules (fallback/cast_rules.h).
 struct CastSettings {
-  std::string dict;                                        // for all operators
-  std::string source;                                      // the argument or variable it came from, for messages
-  std::vector<std::pair<std::string, std::string>> by_op;  // <OP>_OP_DTYPE_CAST_DICT and its value: instead, for one
+  std::string dict;    // for all operators
+  std::string source;  // the argument or variable it came from, for messages
+  std::vector<std::pair<std::string, std::string>>
+      by_op;  // <OP>_OP_DTYPE_CAST_DICT and its value: instead, for an operator
 };
 // An argument also silences the variables for single operators.
 OP_TOOLS_API CastSettings cast_settings(const Option<std::string>& cast);
 
-// What OpFallback and OpDtypeCast have in common.
+// The common options of OpFallback and OpDtypeCast.
 struct OP_TOOLS_API RedirectOptions : ToolOptions {
   Option<std::string> list_calls{
       this,
@@ -40,7 +41,7 @@ struct OP_TOOLS_API RedirectOptions : ToolOptions {
 };
 
 // Where OpFallback runs operators. kSame: on their own device, on copies of their tensors, with the device idle before
-// and after. What that changes for the better is no wrong kernel, but a race, a layout or a stale read.
+// and after. A fault that this heals is no wrong kernel, but a race, a layout or a stale read.
 enum class FallbackTarget : uint8_t { kCpu, kSame };
 
 struct OP_TOOLS_API FallbackOptions : RedirectOptions {

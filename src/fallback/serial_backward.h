@@ -1,8 +1,8 @@
-// Backward passes of a graph whose operators were moved to the CPU run in one thread.
+// Backward passes of a graph whose operators were moved to the CPU run in a single thread.
 //
 // Autograd runs the nodes of a device in a thread of that device, and those of the CPU in the thread that called
-// backward. A program on one device so has its backward in one thread, and with some operators moved it would have two
-// at once. Both run what belongs to the program: checkpoints that compute again, hooks, Python functions. Two
+// backward. A program on a single device so has its backward in a single thread, and with some operators moved it would
+// have two at once. Both run code of the program: checkpoints that compute again, hooks, Python functions. Two
 // checkpoints that restore the same random generators would take each other's numbers, and gradients would be wrong.
 #pragma once
 

@@ -1,6 +1,6 @@
-// What the arguments or results of a call are apart from its tensors, as bytes, and the tensors themselves: read from
-// the source's own form, without a Value. For a hook that is asked for every call and remembers by these bytes what it
-// found out from Values once. On the thread of the call.
+// The arguments or results of a call apart from its tensors, as bytes, and the tensors themselves: read from
+// the source's own form, without a Value. For a hook that is asked for every call and remembers by these bytes the
+// facts that it read from Values once. On the thread of the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,7 +56,7 @@ class ArgumentKey {
     add_group(part, text.size());
     append(text.data(), text.size());
   }
-  // Is there longer than the key; an undefined one is None.
+  // Is there longer than the key; an undefined tensor is None.
   void add_tensor(const at::Tensor& tensor) {
     add(tensor.defined() ? Part::kTensor : Part::kNone);
     if (tensor.defined()) tensors_.push_back(&tensor);

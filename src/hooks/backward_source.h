@@ -1,6 +1,6 @@
-// What a source of torch-level calls does so that hooks take part in the backward of its calls: it collects the
-// gradients by call and follows the call's autograd nodes, as far as hooks want that (Wants). One per call, used from
-// Frame::prepare() and Frame::conclude() on the thread of the call.
+// The part of a source of torch-level calls for hooks that take part in the backward of its calls: it collects the
+// gradients by call and follows the call's autograd nodes, as far as hooks want that (Wants). An object per call, used
+// from Frame::prepare() and Frame::conclude() on the thread of the call.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Which call it was, for what outlives the call: records, rows, files. Plain data; any thread.
+// The identity of a call, for data that outlives it: records, rows, files. Plain data; any thread.
 // The time tool's records (timing/time_records.h) hold the same as numbers into tables: 72 bytes, for millions of
 // calls.
 #pragma once

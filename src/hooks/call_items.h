@@ -1,8 +1,9 @@
-// Calls by where the program makes them, the same from run to run: what a list of calls (`calls=`) consists of. An item
-// stands for calls in every training step. Each call has three, from coarse to fine:
+// Calls by where the program makes them, the same from run to run: a list of calls (`calls=`) consists of these. An
+// item stands for calls in every training step. Each call has three, from coarse to fine:
 //   op and phase | the same, module and line | the same, and its occurrence: the how-manyth of these in the step
-// and one by which a recording's call is found again: op, phase, and the how-manyth call of that operator in the step.
-// Of a backward call, module and line are those of the forward call that its autograd node belongs to. Thread-safe.
+// and an item by which a recording's call is found again: op, phase, and the how-manyth call of that operator in the
+// step. Of a backward call, module and line are those of the forward call that its autograd node belongs to.
+// Thread-safe.
 #pragma once
 
 #include <array>
@@ -28,10 +29,10 @@ struct CallItem {
   OP_TOOLS_API bool is_in(const CallList& list) const;
 };
 
-// What `in_order` of a call is: the occurrence-th of this operator in this phase of a step.
+// The item `in_order` of a call: the occurrence-th of this operator in this phase of a step.
 OP_TOOLS_API uint64_t item_in_order(std::string_view op, Phase phase, int64_t occurrence);
 
-// Numbers the calls of one scope. Asked in before(), for every call that the filter admits.
+// Numbers the calls of a scope. Asked in before(), for every call that the filter admits.
 class OP_TOOLS_API CallItems {
  public:
   CallItem next(OpCall& call, int64_t step);

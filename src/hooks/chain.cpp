@@ -44,7 +44,7 @@ uint64_t next_call_id() {
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// One for each hook of the chain. Filled by the thread of the forward call before its graph can run backward, read
+// A state for each hook of the chain. Filled by the thread of the forward call before its graph can run backward, read
 // after that.
 struct BackwardStates {
   std::vector<std::shared_ptr<HookState>> states;
@@ -166,7 +166,7 @@ void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
     std::string message(hook->name());
     message.append(" failed in ").append(where).append(" and is off now; the program goes on: ").append(what);
     log::error(message);
-  } catch (...) {  // out of memory for the message: the hook is off, which is what matters
+  } catch (...) {  // out of memory for the message: the hook is off, which matters more
   }
 }
 
@@ -251,7 +251,7 @@ struct Ended {
   std::exception_ptr stop;  // its request to stop the program (base/stop_program.h)
 };
 
-// Calls into a hook. What it throws is logged once and disables the hook; what is not of the hook, but of the program
+// Calls into a hook. Its exception is logged once and disables the hook; an exception of the program
 // (Ctrl-C), is held for the program.
 template <class Call>
 Ended contained(ActiveHook& active, std::string_view where, Call&& call) noexcept {
@@ -268,7 +268,7 @@ Ended contained(ActiveHook& active, std::string_view where, Call&& call) noexcep
   return {false, nullptr};
 }
 
-// What a source does for the hooks. When it fails, the hooks miss the backward; the program's call goes on.
+// The work of a source for the hooks. When it fails, the hooks miss the backward; the program's call goes on.
 template <class Call>
 bool tried(const OpCall& op, Call&& call) noexcept {
   try {
@@ -284,7 +284,7 @@ bool tried(const OpCall& op, Call&& call) noexcept {
   return false;
 }
 
-// Backward of a torch-level call: the engine has run it already, the frame only shows what came out, or what it raised.
+// Backward of a torch-level call: the engine has run it already, the frame only shows results, or the exception.
 class BackwardFrame final : public Frame {
  public:
   BackwardFrame(const CallGradients& gradients, const std::string& error) : gradients_(gradients), error_(error) {}
@@ -310,15 +310,15 @@ class BackwardFrame final : public Frame {
   const std::string& error_;
 };
 
-// Below Python operators throw torch's errors and the standard library's. What is neither comes from Python code that
-// autograd called inside of the operator, which hooks for saved tensors are.
+// Below Python operators throw torch's errors and the standard library's. Any other exception comes from Python code
+// that autograd called inside of the operator, which hooks for saved tensors are.
 bool is_of_saved_tensor_hook(const OpCall& call, const std::exception& error) {
   return call.level == Level::kAten && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
          !dynamic_cast<const c10::Error*>(&error) && !dynamic_cast<const std::runtime_error*>(&error) &&
          !dynamic_cast<const std::logic_error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
 }
 
-// What came for the program while hooks ran: now it is the program's turn.
+// An exception that came for the program while hooks ran: now it is the program's turn.
 void throw_held(const OpCall& call) {
   const std::exception_ptr held = take_held();
   if (!held) return;
@@ -376,7 +376,7 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   return on_backward;
 }
 
-// Takes one call through the hooks. While hooks run, guards hide their own operators from the program's grad mode,
+// Takes a call through the hooks. While hooks run, guards hide their own operators from the program's grad mode,
 // autocast and modes, which this thread may hold.
 class Chain::Run {
  public:
@@ -454,8 +454,8 @@ void Chain::Run::after(uint32_t group) {
   }
 }
 
-// What a run on the host beside an accelerator lacks. Looking ends with a hook's first such tensor, so a run on a
-// device pays for a few calls only.
+// Tensors on the accelerator: a run on the host beside it lacks them. Looking ends with a hook's first such tensor, so
+// a run on a device pays for a few calls only.
 void Chain::look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept {
   bool found = false;
   try {
@@ -463,7 +463,7 @@ void Chain::look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept
       found = found || (tensor.defined() && !tensor.device().is_cpu() && !tensor.device().is_meta());
     });
   } catch (const std::exception& error) {
-    hold_for_program(error);  // an interrupt; what has no device that can be asked is on none
+    hold_for_program(error);  // an interrupt; a tensor without a device that can be asked is on none
   } catch (...) {             // NOLINT(bugprone-empty-catch): as above
   }
   if (!found) return;

@@ -1,6 +1,6 @@
-// The chain: what happens to one OpCall between its source and its end. Sources ask CurrentChain (current_chain.h) for
+// The chain: the way of an OpCall between its source and its end. Sources ask CurrentChain (current_chain.h) for
 // the chain of this thread, mask_for() for the hooks that admit the operator, and run() for the call.
-// A Chain is immutable and shared: entering or leaving a scope makes a new one, calls in progress keep theirs.
+// A Chain is immutable and shared: entering or leaving a scope makes a new chain, calls in progress keep theirs.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace op_tools {
 struct ActiveHook {
   ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options);
 
-  // The hook wants this call now: not switched off by a failure, the step is one of `steps`, not all on the CPU with
+  // The hook wants this call now: not switched off by a failure, the step is among `steps`, not all on the CPU with
   // skip_cpu.
   bool accepts(OpCall& call) const { return !off.load(std::memory_order_relaxed) && (!asks_calls || asks(call)); }
   bool admits(std::string_view name, bool composite) const;
@@ -42,8 +42,8 @@ struct ActiveHook {
   bool asks(OpCall& call) const;
 };
 
-// While one lives, this thread's calls are none of the program's (what repr of a tensor reads): hooks do not see them,
-// but executors run them.
+// While an object lives, this thread's calls are none of the program's (the reads of a tensor's repr): hooks do not see
+// them, but executors run them.
 class OP_TOOLS_API Unobserved {
  public:
   Unobserved();
@@ -59,21 +59,21 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   explicit Chain(std::vector<std::shared_ptr<ActiveHook>> hooks);
   const std::vector<std::shared_ptr<ActiveHook>>& hooks() const { return hooks_; }
 
-  const uint64_t number;  // of this chain alone, from 1: what is remembered by it needs no reference to it
+  const uint64_t number;  // of this chain alone, from 1: a note by this number needs no reference to it
 
   // Which hooks admit an operator of this name: asks the filters, so sources cache the answer. `composite`: the op is
-  // a CompositeImplicitAutograd one, admitted only by a filter that names it.
+  // a CompositeImplicitAutograd operator, admitted only by a filter that names it.
   uint32_t mask_for(std::string_view name, bool composite = false) const;
   // The same for a dispatcher operator, which has a small index; cached, so that each filter is asked once.
   uint32_t mask_of_op(size_t op_index, std::string_view name, bool composite) const;
   Wants wants(uint32_t mask) const;  // of the masked hooks together
 
-  // Runs the call: observers, executor or operator, observers. Throws only what the operator (or executor) throws.
+  // Runs the call: observers, executor or operator, observers. Throws only the operator's (or executor's) exceptions.
   void run(uint32_t mask, OpCall& call) const;
 
-  // What a source gives to GradientCollector::after_call: runs backward of the call as a second OpCall through the
-  // hooks that take part, whenever and on whatever thread it comes; keeps the chain, and what hooks saved for backward,
-  // alive until then.
+  // The argument of a source for GradientCollector::after_call: runs backward of the call as a second OpCall through
+  // the hooks that take part, whenever and on whatever thread it comes; keeps the chain, and states that hooks saved
+  // for backward, alive until then.
   GradientCollector::OnBackward backward_of(OpCall& call) const;
 
  private:

@@ -1,6 +1,6 @@
 // Operators of torch.distributed that all ranks of a process group call together: which group a call belongs to. With
 // the number of a call in its group, the files of several ranks say which rank is behind, and where they disagree. And
-// when what such a call brings is there.
+// when the results of such a call have arrived.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace op_tools {
 
-// In after(): what the collective brings may not be there yet; the program waits for its Work, or calls wait_tensor,
+// In after(): the collective's results may not have arrived yet; the program waits for its Work, or calls wait_tensor,
 // before it reads it. A call that the program itself waits for (async_op=False) has been waited for.
 OP_TOOLS_API bool brings_later(OpCall& call);
-// wait_tensor: what an earlier call brings is there after it, and not before.
+// wait_tensor: the results of an earlier call have arrived after it, and not before.
 OP_TOOLS_API bool waits_for_collective(const OpCall& call);
 
 // By the schema: the operator takes a process group, and all of its ranks call it.
@@ -25,7 +25,7 @@ struct ProcessGroupOfCall {
 };
 // Of a call that is_collective(), in before().
 ProcessGroupOfCall process_group_of(OpCall& call);
-// How it reduces what the ranks give, where an object says that: "sum"; empty: not known, or it does not.
+// How it reduces the ranks' inputs, where an object says that: "sum"; empty: not known, or it does not.
 std::string reduction_of(OpCall& call);
 
 }  // namespace op_tools

@@ -38,8 +38,8 @@ void erase(ActiveHooks& hooks, const std::shared_ptr<ActiveHook>& hook) {
 
 }  // namespace
 
-// The chains of one thread, one for each level. Only that thread changes them, and after its end the thread that leaves
-// its scopes; threads that work for it (autograd's) read them.
+// The chains of a thread, a chain for each level. Only that thread changes them, and after its end the thread that
+// leaves its scopes; threads that work for it (autograd's) read them.
 class ThreadChains {
  public:
   // For other threads.
@@ -70,7 +70,7 @@ class ThreadChains {
 
 namespace {
 
-// How a thread that works for another one finds that one's chains: torch copies thread-local record-function callbacks
+// How a thread that works for another finds that thread's chains: torch copies thread-local record-function callbacks
 // to such threads (ThreadLocalState), so a callback that never runs carries a number. ThreadLocalDebugInfo would be the
 // simpler carrier, but it is a strict stack: leaving a scope after the profiler started inside it would break the
 // profiler.
@@ -121,12 +121,12 @@ class Inheritance {
 std::atomic<bool (*)()> g_thread_watch{nullptr};
 
 // Hooks with all_threads, for threads that entered no scope. Interception is turned on in such a thread when it begins,
-// if it tells (thread_begins()), else by a record-function callback when it calls an operator (that one is missed: it
+// if it tells (thread_begins()), else by a record-function callback when it calls an operator (that call is missed: it
 // is running already); the interceptor's kernel turns it off in threads where it is still on after the last of these
 // scopes was left.
 //
-// torch asks its callbacks at every operator of every thread, at half the price of what OpBlackBox does in one. Where
-// threads tell that they begin, few others are left, and the callback is asked at one of 16 operators of a thread.
+// torch asks its callbacks at every operator of every thread, at half the price of OpBlackBox's work in a call. Where
+// threads tell that they begin, few others are left, and the callback is asked at 1 of 16 operators of a thread.
 class AllThreads {
  public:
   static AllThreads& get() { return *instance(); }
@@ -206,7 +206,7 @@ using ReplacedChains = std::vector<std::shared_ptr<const Chain>>;
 // Trivial to construct: reading it costs a load.
 struct CurrentChain::Thread {
   ThreadChains* chains;      // nullptr: the thread has entered no scope, or is about to end
-  const void* last_chains;   // the same, and what it was when the thread ended: not to be read through
+  const void* last_chains;   // the same, and its value when the thread ended: not to be read through
   int calls;                 // CurrentChains on its stack
   bool entered;              // it has entered a scope
   ReplacedChains* replaced;  // while calls > 0; owned
@@ -242,7 +242,7 @@ class OwnChains {
     chains_.reset();
   }
 
-  // In a forked child: they are the parent's. Not freed: the child may be inside one of its calls.
+  // In a forked child: they are the parent's. Not freed: the child may be inside a call of it.
   void forget() {
     tl.last_chains = tl.chains = nullptr;
     static_cast<void>(new std::shared_ptr<ThreadChains>(std::move(chains_)));  // NOLINT

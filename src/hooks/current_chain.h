@@ -30,7 +30,7 @@ class OP_TOOLS_API CurrentChain {
  private:
   Thread& thread_;
   const Chain* chain_ = nullptr;
-  std::shared_ptr<const Chain> inherited_;  // of another thread, for which this one works
+  std::shared_ptr<const Chain> inherited_;  // of another thread, for which this thread works
 };
 
 // A thread that has entered scopes. As long as a scope holds the object it is no other thread's, which a number of the
@@ -41,7 +41,7 @@ class ThreadChains;
 class ThreadHooks {
  public:
   static size_t count(Level level);  // of the calling thread
-  // To the calling thread, as the innermost one of its level. Returns that thread.
+  // To the calling thread, as the innermost hook of its level. Returns that thread.
   static std::shared_ptr<ThreadChains> add(const std::shared_ptr<ActiveHook>& hook);
   // In any order. Only where owner() is not kOther.
   static void remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>& hook);
@@ -72,8 +72,8 @@ class OP_TOOLS_API FollowedThread {
   const uint64_t offer_;
 };
 
-// The calling thread has entered a scope, or works for one that has. A scope that is suspended, or was left, counts:
-// what that thread calls then is not to be recorded.
+// The calling thread has entered a scope, or works for a thread that has. A scope that is suspended, or was left,
+// counts: the calls of that thread are then not to be recorded.
 bool follows_scopes();
 
 // A thread that Python starts tells that it begins, from the first time on that `watch` was asked for it and said true:

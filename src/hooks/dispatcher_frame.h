@@ -18,7 +18,7 @@
 
 namespace op_tools::interceptor {
 
-// What the operator left on top of the stack: None, a Value, or a Tuple of them.
+// The operator's results on top of the stack: None, a Value, or a Tuple of them.
 Value returned_value(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Arguments on top of the stack before the call, returns on top of it after.
@@ -41,7 +41,7 @@ class DispatcherFrame final : public OperatorFrame {
   bool add_result(ArgumentKey& key) override;
   void proceed() override;
   void prepare(OpCall& call) override;
-  // After proceed(), for hooks that read what a collective brings: waits for it where the program does as soon as the
+  // After proceed(), for hooks that read a collective's results: waits for it where the program does as soon as the
   // call has returned. False: it does not.
   bool has_waited();
   std::shared_ptr<const OpRunner> runner() override { return runner_of(op_); }
@@ -64,7 +64,7 @@ class DispatcherFrame final : public OperatorFrame {
   OpCall* call_ = nullptr;
   std::vector<c10::IValue> arguments_copy_;
   bool is_waited_for_ = false, waited_ = false;
-  bool ran_ = false;  // the stack holds what the operator returned
+  bool ran_ = false;  // the stack holds the operator's results
 };
 
 }  // namespace op_tools::interceptor

@@ -20,7 +20,7 @@ inline std::string ended_by_program(std::string_view what) {
   return std::string(kEndedByProgram).append(what);
 }
 
-// Autograd refused what the program does with its tensors (writes a leaf or a view in place, records inference
+// Autograd refused the program's use of its tensors (writes a leaf or a view in place, records inference
 // tensors), or vmap refused an operator that draws random numbers. A run of the call on copies of its inputs has no
 // leaf, no view and no transform, so it returns.
 inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
@@ -30,7 +30,7 @@ inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
       "Inplace update to inference tensor",                 //
       "Inference tensors cannot be saved for backward",     //
       "arguments don't support automatic differentiation",  // out=
-      "modified by an inplace operation",                   // what an earlier call saved
+      "modified by an inplace operation",                   // tensors that an earlier call saved
       "a second time",                                      // the graph was freed
       "Can't detach views in-place",                        //
       "Setting requires_grad=True on inference tensor",     //

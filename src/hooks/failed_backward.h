@@ -17,7 +17,7 @@ using FailedBackward = std::function<void(const std::string& error)>;
 // Forgotten where no FailedBackwards waits for it: the error has no way past us.
 void note_failed_backward(FailedBackward report);
 
-// While one lives, failures are noted.
+// While an object lives, failures are noted.
 class OP_TOOLS_API FailedBackwards {
  public:
   FailedBackwards();
@@ -26,7 +26,7 @@ class OP_TOOLS_API FailedBackwards {
   FailedBackwards& operator=(const FailedBackwards&) = delete;
 
   // Of all threads; they are forgotten. A thread of the engine's may free its pass a moment after the error is where
-  // the program sees it: waits until one is noted, or for `most`. Without the GIL, which that thread may need.
+  // the program sees it: waits until a failure is noted, or for `most`. Without the GIL, which that thread may need.
   static std::vector<FailedBackward> take(std::chrono::milliseconds most = {});
 };
 

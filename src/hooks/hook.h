@@ -1,7 +1,7 @@
-// What a tool implements. One Hook serves many calls on many threads at once, so it holds options and results only:
-// what belongs to one call travels in OpCall and in the state that before() returns.
+// The class that a tool implements. One Hook serves many calls on many threads at once, so it holds options and results
+// only: the data of a call travels in OpCall and in the state that before() returns.
 //
-// Order for one call: before() of each observer in the order of their scopes, the executor (or the operator itself),
+// Order for a call: before() of each observer in the order of their scopes, the executor (or the operator itself),
 // after() in reverse order; innermost hooks (a stopwatch) stand between the others and the operator. A call that raised
 // comes to after() with call.error set. Backward of a torch-level call is a second OpCall (same id, phase kBackward)
 // through the same hooks, after the gradients are known. A Hook may throw: the chain logs it once, counts it and
@@ -21,7 +21,7 @@ namespace op_tools {
 
 struct Coverage;
 
-// What a hook needs from sources and the chain. What no hook wants is not done.
+// The needs of a hook from sources and the chain. Work that no hook wants is not done.
 struct Wants {
   bool inputs_after = false;  // OpCall::args() and kwargs() are read in after(): the operator consumes its arguments
   bool gradients = false;     // torch level: before() and after() are called for the backward passes of each call, too
@@ -43,10 +43,10 @@ class OP_TOOLS_API HookState {
  public:
   virtual ~HookState() = default;
 
-  // Of a state that OpCall::save_for_backward() was given: what must stay alive while a backward pass over the call
-  // runs. Autograd frees what a node saved as soon as the node has run, which is before the hook is called. Called by
-  // the engine's thread before the call's first node runs; freed when the pass was reported. May throw StopProgram
-  // only.
+  // Of a state that OpCall::save_for_backward() was given: the part that must stay alive while a backward pass over the
+  // call runs. Autograd frees a node's saved tensors as soon as the node has run, which is before the hook is called.
+  // Called by the engine's thread before the call's first node runs; freed when the pass was reported. May throw
+  // StopProgram only.
   virtual std::shared_ptr<void> hold_during_backward() const { return nullptr; }
 };
 
@@ -67,10 +67,10 @@ class OP_TOOLS_API Hook {
   virtual bool is_executor() const { return false; }
   virtual void execute(OpCall& call) { call.frame().proceed(); }
 
-  // What the tool recorded so far: a Dict with at least "rows", a List of Dicts with string keys. None: it records
+  // The records of the tool so far: a Dict with at least "rows", a List of Dicts with string keys. None: it records
   // nothing. Any thread.
   virtual Value report() const { return {}; }
-  // Adds what the tool counted to the account of its run (coverage/coverage.h): results judged and not judged, losses,
+  // Adds the tool's counts to the account of its run (coverage/coverage.h): results judged and not judged, losses,
   // devices. Any thread.
   virtual void add_coverage(Coverage& account) const;
   // Where the files of the run are; empty: it has no folder of its own. Its account is written there. Any thread.
@@ -85,8 +85,8 @@ class OP_TOOLS_API Hook {
   virtual void step_begins(int64_t step);
 
   // In a forked child of the process, before anything else is done there: true if the hook made itself new, and sees
-  // the calls of the child, too; else it is off there. What belonged to the parent's threads, and locks that one of
-  // them may have held, are to be left as they are.
+  // the calls of the child, too; else it is off there. The state of the parent's threads, and locks that they
+  // may have held, are to be left as they are.
   virtual bool begin_in_child() { return false; }
 
   // The scope that holds the hook was left; all calls of this thread have ended. May be followed by more calls of

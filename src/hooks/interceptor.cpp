@@ -86,7 +86,7 @@ class LastOps {
   Slot slots_[kSlots];  // zero: nothing is known
 };
 
-// In one place: each thread-local variable of a library is a call to find it.
+// In a single place: each thread-local variable of a library is a call to find it.
 struct ThisThread {
   uint64_t entries;
   AtenWatch* watch;
@@ -164,7 +164,7 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
 
 }  // namespace
 
-// Marks one outermost operator of a watched torch-level call.
+// Marks an outermost operator of a watched torch-level call.
 class WatchedOp {
  public:
   WatchedOp(AtenWatch& watch, const OperatorHandle& op, const Stack& stack) : watch_(watch) {
@@ -172,7 +172,7 @@ class WatchedOp {
     if (watch_.count_++ > 0) return;
     noting([&] {
       const Op& known = OpTable::get().find(op);
-      if (known.factory) {  // what it returns must not be held
+      if (known.factory) {  // its result must not be held
         watch_.count_ = 2;
         return;
       }
@@ -202,7 +202,7 @@ class WatchedOp {
   static bool running(const AtenWatch& watch) { return watch.inside_; }
 
  private:
-  // A failure of ours must not fail the user's operator: the call then counts as more than one operator.
+  // A failure of ours must not fail the user's operator: the call then counts as several operators.
   template <class Note>
   void noting(Note&& note) noexcept {
     try {
@@ -226,7 +226,7 @@ bool makes_meta(const OperatorHandle& op, DispatchKeySet keys, const Stack& stac
                      [](const c10::IValue& one) { return one.isDevice() && one.toDevice().is_meta(); });
 }
 
-// The one kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it
+// The only kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it
 // out.
 void intercept(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   ThisThread& mine = looked_up_once(tl);
@@ -264,7 +264,7 @@ void install() {
 }
 
 InsidePythonHandler::InsidePythonHandler()
-    // What a FakeTensorMode calls are operators on meta tensors, and factories of them.
+    // The calls of a FakeTensorMode are operators on meta tensors, and factories of them.
     : sees_(tl.passes && c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) && !computes_shapes_only()),
       passes_(tl.passes) {
   tl.passes = false;
@@ -342,7 +342,7 @@ Detour::~Detour() {
 
 namespace {
 
-// The torch-level call gave its caller what the operator returned: the same tensors, or equal plain values. A call
+// The torch-level call gave its caller the operator's results: the same tensors, or equal plain values. A call
 // that returns None (x[0] = 1), or an operator that does (_foreach_add_, whose Python form returns its list), is
 // covered by the effect on the arguments.
 bool same_result(const Value& operator_args, const Value& operator_result, const Value& call_result) {
@@ -381,7 +381,7 @@ bool same_result(const Value& operator_args, const Value& operator_result, const
 
 Value AtenWatch::whole_call(const Value& result) const {
   if (count_ != 1 || !same_result(args_, returned_, result)) return {};
-  // x.data = y asks one operator a question, and does the rest itself.
+  // x.data = y asks an operator a question, and does the rest itself.
   if (result.is<None>() && !has_effect_) return {};
   return make_tuple({name_, args_});
 }

@@ -37,7 +37,7 @@ class OpenOps {
   std::vector<bool> wanted_;  // by operator index
 };
 
-// Stands around Python's handler of a call (bindings/python_handlers.h): what the handler calls is intercepted if the
+// Stands around Python's handler of a call (bindings/python_handlers.h): the handler's calls are intercepted if the
 // call itself was let pass, and is a part of a hooked call if not.
 class OP_TOOLS_API InsidePythonHandler {
  public:
@@ -50,8 +50,8 @@ class OP_TOOLS_API InsidePythonHandler {
   const bool sees_, passes_;
 };
 
-// Watches the aten operators that this thread calls while one lives, outermost ones only: a torch-level call that is
-// one aten operator can then be replayed without Python. The scope must have opened all operators.
+// Watches the aten operators that this thread calls while an object lives, outermost operators only: a torch-level call
+// that is a single aten operator can then be replayed without Python. The scope must have opened all operators.
 class OP_TOOLS_API AtenWatch {
  public:
   AtenWatch();
@@ -59,7 +59,7 @@ class OP_TOOLS_API AtenWatch {
   AtenWatch(const AtenWatch&) = delete;
   AtenWatch& operator=(const AtenWatch&) = delete;
 
-  // Tuple(name, Tuple(arguments by schema position)) when exactly one operator ran and what it returned is `result`;
+  // Tuple(name, Tuple(arguments by schema position)) when exactly one operator ran and its value is `result`;
   // None otherwise.
   Value whole_call(const Value& result) const;
 
@@ -67,14 +67,14 @@ class OP_TOOLS_API AtenWatch {
   friend class WatchedOp;
   AtenWatch* const outer_;
   const bool was_intercepting_;
-  bool inside_ = false;  // an operator is running: what it calls is part of it
+  bool inside_ = false;  // an operator is running: its inner calls are part of it
   int count_ = 0;
   bool has_effect_ = false;  // the operator writes arguments, or returns nothing
   Value name_, args_;
   Value returned_;
 };
 
-// What OpCall::frame() is at the aten level, for executors: the operator's values as torch holds them, which a Value
+// OpCall::frame() at the aten level, for executors: the operator's values as torch holds them, which a Value
 // tree cannot give (a live generator, a list's element type).
 class OP_TOOLS_API OperatorFrame : public Frame {
  public:
@@ -83,22 +83,22 @@ class OP_TOOLS_API OperatorFrame : public Frame {
   // False, and nothing is stored, where an argument may change by then (a generator) or is anything else than tensors,
   // scalars, strings and lists of them.
   virtual bool copy_arguments() = 0;
-  // In place of proceed(), or after it raised: what the operator returned, by schema position.
+  // In place of proceed(), or after it raised: the operator's results, by schema position.
   virtual void set_returns(std::vector<c10::IValue> returns) = 0;
-  // After proceed() raised: the arguments are what they were, it may be called again.
+  // After proceed() raised: the arguments are unchanged, it may be called again.
   virtual void set_arguments(std::vector<c10::IValue> arguments) = 0;
 };
 
 // Runs the operator on other arguments, past the interceptor.
 OP_TOOLS_API std::shared_ptr<const OpRunner> runner_of(const c10::OperatorHandle& op);
 
-// Hands the operators that this thread calls to an executor while one lives, outermost ones only: how an executor of
-// torch-level calls works on the operators that a call makes, where autocast has cast, views are views and every
-// argument is in the schema. Composite operators are handed over as a whole, except under autocast where it would cast
-// inside them. The hook must want aten_ops (hook.h).
+// Hands the operators that this thread calls to an executor while an object lives, outermost operators only: how an
+// executor of torch-level calls works on the operators that a call makes, where autocast has cast, views are views and
+// every argument is in the schema. Composite operators are handed over as a whole, except under autocast where it would
+// cast inside them. The hook must want aten_ops (hook.h).
 class OP_TOOLS_API Detour {
  public:
-  using Takes = std::function<bool(const c10::OperatorHandle&)>;  // false: intercept what the operator calls instead
+  using Takes = std::function<bool(const c10::OperatorHandle&)>;  // false: intercept the operator's inner calls instead
   using Execute = std::function<void(OpCall&)>;                   // as Hook::execute(); its frame is an OperatorFrame
   Detour(Takes takes, Execute execute);
   ~Detour();
@@ -107,7 +107,7 @@ class OP_TOOLS_API Detour {
 
   const Takes takes;
   const Execute execute;
-  const bool inside_call;  // made inside an intercepted operator: no other hook sees what it calls
+  const bool inside_call;  // made inside an intercepted operator: no other hook sees its calls
 
  private:
   Detour* const outer_;

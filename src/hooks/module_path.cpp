@@ -20,7 +20,7 @@ namespace {
 
 const std::string kNone;
 
-thread_local PassedCall* passed_call = nullptr;  // the innermost one of this thread
+thread_local PassedCall* passed_call = nullptr;  // the innermost call of this thread
 
 // Ranges of autograd nodes, by the thread that made them and their numbers (torch counts per thread), with the
 // owner of each. The oldest are forgotten: their graphs are gone.
@@ -38,7 +38,7 @@ class NodeOwners {
     const std::lock_guard<std::mutex> lock(mutex_);
     changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::deque<NodeRange>& ranges = ranges_of(thread);
-    // A call within a call was noted before the one around it.
+    // A call within a call was noted before the call around it.
     const auto place = ranges.empty() || ranges.back().first < first
                            ? ranges.end()
                            : std::lower_bound(ranges.begin(), ranges.end(), first,
@@ -51,7 +51,7 @@ class NodeOwners {
     if (ranges.size() > kMost) ranges.pop_front();
   }
 
-  // What find() said is right while this stays equal.
+  // The answer of find() is right while this stays equal.
   uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
 
   NodeOwner find(uint64_t thread, uint64_t node) {

@@ -16,14 +16,14 @@
 
 namespace op_tools {
 
-// Where this thread makes a call. In a backward pass the module is what the stack says, else that of the autograd node
-// which this thread runs; the line is that of the call which made the node, else that of the stack. What was asked for
-// and is not known is empty.
+// Where this thread makes a call. In a backward pass the module is that of the stack, else that of the autograd node
+// which this thread runs; the line is that of the call which made the node, else that of the stack. An unknown
+// answer is empty.
 Place current_place(bool line, bool module, bool in_backward);
 
 // The place in this thread's sequence of autograd nodes; asked before a call.
 uint64_t next_node();
-// What is known of the call that made a node. The strings live until the process ends; nullptr: no hook asked.
+// The call that made a node. The strings live until the process ends; nullptr: no hook asked.
 struct NodeOwner {
   const std::string *module = nullptr, *line = nullptr;
   uint64_t call = 0;  // its id; 0: no hook asked
@@ -33,7 +33,7 @@ struct NodeOwner {
 void note_nodes(uint64_t first, std::string_view name, const NodeOwner& owner);
 
 // Stands around a call that the interceptor lets pass and sees again inside: the local call of a DTensor's makes no
-// node, the DTensor's own does. It belongs to the call inside that has the same operator, else to the last one.
+// node, the DTensor's own does. It belongs to the call inside that has the same operator, else to the last call.
 class PassedCall {
  public:
   explicit PassedCall(std::string name);
@@ -56,7 +56,7 @@ uint64_t call_of_current_node();
 // "ResNet.layer3.0.conv1" -> "layer3.0.conv1"; empty for the outermost module itself.
 OP_TOOLS_API std::string_view without_model(std::string_view path);
 
-// An item names the module or one around it, with the model in front or without: conv1 in layer3 is admitted by
+// An item names the module or a module around it, with the model in front or without: conv1 in layer3 is admitted by
 // `layer3`, `layer3.0.conv1`, `.*.conv1`, `ResNet`, `ResNet.layer3.*`.
 OP_TOOLS_API bool admits_module(const OpFilter& filter, std::string_view path);
 

@@ -1,4 +1,4 @@
-// One operator call, forward or backward, as the hooks of a chain see it (hook.h). Made by a source (dispatcher
+// An operator call, forward or backward, as the hooks of a chain see it (hook.h). Made by a source (dispatcher
 // interceptor, torch-function interceptor, replay), passed to hooks by reference, invalid after the last after().
 #pragma once
 
@@ -40,12 +40,12 @@ class NodeWatch;  // node_watch.h
 class OP_TOOLS_API OpRunner {
  public:
   virtual ~OpRunner() = default;
-  // args: Tuple, kwargs: Dict with string keys, as Frame gives them. Throws what the operator throws (a Python
+  // args: Tuple, kwargs: Dict with string keys, as Frame gives them. Throws the operator's exception (a Python
   // exception as std::runtime_error with its text), Error when a value has no form that the operator takes.
   virtual Value run(const Value& args, const Value& kwargs) const = 0;
 };
 
-// What a source knows about its call in progress. One class per source; the methods that build values are asked at
+// A source's view of its call in progress. A class per source; the methods that build values are asked at
 // most once per call (OpCall keeps the answers) and only when a hook wants them.
 class OP_TOOLS_API Frame {
  public:
@@ -53,7 +53,7 @@ class OP_TOOLS_API Frame {
 
   virtual Value args() = 0;    // Tuple. Backward: the output gradients, None where there is none
   virtual Value kwargs() = 0;  // Dict with string keys. Backward: empty
-  virtual Value result() = 0;  // valid after proceed(): what the call returned. Backward: Tuple of input gradients
+  virtual Value result() = 0;  // valid after proceed(): the call's results. Backward: Tuple of input gradients
 
   // Every tensor of the inputs (of the result), in the order of for_each_tensor, without building a Value: for hooks
   // that are asked millions of times.
@@ -67,7 +67,7 @@ class OP_TOOLS_API Frame {
   // A device that an argument names (torch.randn(3, device="cuda"), tensor.to(device)).
   virtual std::optional<c10::Device> named_device() { return std::nullopt; }
 
-  // Around proceed(), and around the innermost hooks: what the hooks want besides is done here, where no stopwatch sees
+  // Around proceed(), and around the innermost hooks: other work for the hooks is done here, where no stopwatch sees
   // it. conclude() is left out when the operator raised.
   virtual void prepare(OpCall&) {}
   virtual void conclude(OpCall&) {}
@@ -98,13 +98,13 @@ class OP_TOOLS_API OpCall {
   const Phase phase;
   const std::string_view name;              // torch.nn.functional.linear | aten::add.Tensor
   const c10::OperatorHandle* op = nullptr;  // aten level only
-  uint32_t pass = 0;  // backward: which backward pass over this call, from 0 (retain_graph=True makes more than one)
+  uint32_t pass = 0;         // backward: which backward pass over this call, from 0 (retain_graph=True makes several)
   bool incomplete = false;   // backward: the pass ended before every part of the gradients had come
   bool owns_values = false;  // backward: the gradients are private copies already, a hook may keep them
   // The program's own state, which hooks cannot read themselves: they run under a guard that changes it.
   const bool grad_enabled;
   const c10::impl::LocalDispatchKeySet local_keys;
-  std::string error;  // in after(): what the operator raised; empty when it returned
+  std::string error;  // in after(): the operator's exception; empty when it returned
   int64_t step = 0;   // the training step, as the scope of the hook that is being called counts them
 
   // In before(): the hook takes no part in this call; no after(), no backward.
@@ -131,7 +131,7 @@ class OP_TOOLS_API OpCall {
   // All of the user's lines, innermost first (stack_source.h); of a backward call first that of its forward call, where
   // line() was asked there, then those that started the pass.
   std::vector<std::string> stack();
-  // Finds line and module out, those that are asked for: both together cost little more than one of them.
+  // Finds line and module out, those that are asked for: both together cost little more than either.
   void find_place(bool line, bool module);
 
   // The thread works for the autograd engine: the call belongs to a backward pass, whatever its level.

@@ -73,7 +73,7 @@ bool OpTable::is_it(const Index& index, const Op& op, const c10::OperatorName& n
   return changes() == index.changes || op.operator_name == name;
 }
 
-// The same one for an operator that is registered again.
+// The same entry for an operator that is registered again.
 Op& OpTable::make(const c10::OperatorHandle& handle) {
   const c10::OperatorName& name = handle.operator_name();
   Op*& op = by_name_[name];

@@ -16,7 +16,7 @@
 
 namespace op_tools::interceptor {
 
-// No handle of torch's in it: one dangles when a library is unloaded that registered the operator.
+// No handle of torch's in it: a handle dangles when a library is unloaded that registered the operator.
 struct Op {
   c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
   std::string name;                 // aten::add.Tensor
@@ -30,13 +30,13 @@ struct Op {
 bool is_registered(const Op& op);
 
 // All operators by the address of their name in the dispatcher, which is stable while the operator lives. Readers take
-// the current index without a lock; writers build a new one. Old indexes are never freed: they are small and rarely
+// the current index without a lock; writers build a new index. Old indexes are never freed: they are small and rarely
 // made.
 class OpTable {
  public:
   static OpTable& get();
 
-  // Counts registrations in the dispatcher: what is cached by an operator's address is valid while this stays equal.
+  // Counts registrations in the dispatcher: a note by an operator's address is valid while this stays equal.
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
   // Counts from here on, as long as the handle lives; once per process.
   static c10::RegistrationHandleRAII listen();

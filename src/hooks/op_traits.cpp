@@ -14,7 +14,7 @@ namespace {
 
 using enum OpTrait;
 
-// Families of more than one row.
+// Families of several rows.
 constexpr std::string_view kConvolutions =
     "convolution convolution_overrideable convolution_backward convolution_backward_overrideable _convolution "
     "_convolution_mode _convolution_double_backward conv1d conv2d conv3d conv_tbc conv_tbc_backward conv_transpose1d "
@@ -66,7 +66,7 @@ constexpr OpFamily kFamilies[] = {
     {kDrawsInTraining, "draws slopes in training", "rrelu rrelu_ rrelu_with_noise rrelu_with_noise_"},
     {kDrawsInTraining, "drops attention weights, with a probability above 0", "scaled_dot_product_attention"},
 
-    // --- What results hold
+    // --- Contents of results
     {kUninitializedResult, "memory with undefined values",
      "empty empty_like empty_strided empty_permuted empty_quantized _empty_affine_quantized "
      "_empty_per_channel_affine_quantized new_empty new_empty_strided"},
@@ -145,7 +145,7 @@ constexpr OpFamily kFamilies[] = {
      "mkldnn_linear_backward_weights mkldnn_max_pool2d mkldnn_max_pool2d_backward mkldnn_max_pool3d "
      "mkldnn_max_pool3d_backward _mkldnn_reshape _mkldnn_transpose _mkldnn_transpose_ to_mkldnn to_mkldnn_backward"},
 
-    // --- How many elements go into one
+    // --- How many elements go into an element
     {kSumsProducts, "a product of matrices or vectors",
      "mm _int_mm bmm addmm addmm_ _addmm_activation addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ mv dot "
      "vdot outer matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot multi_dot "
@@ -167,7 +167,7 @@ constexpr OpFamily kFamilies[] = {
     {kSumsProducts, "attention: products of queries, keys and values", kAttentions},
     {kSumsProducts, "a recurrent network: products of states and weights", kRecurrents},
 
-    // --- What cannot run elsewhere
+    // --- Operators that cannot run elsewhere
     {kForwardMode, "it belongs to forward-mode differentiation, which ends with its level",
      "_make_dual _unpack_dual _fw_primal"},
     {kReadsValue, "it hands a value to the program: there is nothing to compute",

@@ -1,6 +1,6 @@
-// What is known of operators by their names: one table. A row is a family of operators: exact names, what holds for
+// Facts about operators by their names: a single table. A row is a family of operators: exact names, a trait of
 // them, and why. Nothing else in op_tools decides by an operator's name. Where torch itself knows (schemas, tags) or
-// what happened can be seen (a generator that moved, a version counter), that is asked before this table.
+// the effect can be seen (a generator that moved, a version counter), that is asked before this table.
 //
 // Names are base names, so that both levels share a row: aten::max.dim, torch.max and torch.Tensor.max are "max".
 // tests/data/op_traits.txt lists which operators and functions of torch each row matches. Pure functions, any thread.
@@ -33,7 +33,7 @@ enum class OpTrait : uint8_t {
   kTakesWorkspace,           // an input of bytes is the scratch memory of its forward operator
   kResultOnCpu,              // the result at `place` is on the CPU, wherever the inputs are
   kBackendPicksStrides,      // the strides of the results are the backend's choice
-  kAsksAboutDevice,          // the answer is another one on another device
+  kAsksAboutDevice,          // the answer differs on another device
   kUnorderedResult,          // the order of the results is not defined
   kSignAmbiguous,            // vectors are known up to a sign or a phase
   kReturnsIndices,           // an integer result names elements of the first argument
@@ -47,8 +47,8 @@ enum class OpTrait : uint8_t {
   kUndeclaredView,           // gives a view, though its schema does not say so
   kTakesCpuTensors,          // indices or lengths may be on the CPU
   kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
-  kWritesFirstArgument,      // Python's in-place forms whose names do not end with one underscore
-  kStepsByDtype,             // the result is a step between numbers of the dtype: another one in another dtype
+  kWritesFirstArgument,      // Python's in-place forms whose names do not end with a single underscore
+  kStepsByDtype,             // the result is a step between numbers of the dtype: another step in another dtype
   kBetweenTwoRanks,          // takes a process group, but not all of its ranks call it
   kGivesAllRanksTheSame,     // a collective whose results are equal on all ranks of its group
   kJumps,                    // a small change of an input may change an element of the result by as much as its size
@@ -57,8 +57,8 @@ enum class OpTrait : uint8_t {
   kStepsParameters,          // an optimizer's step over lists: parameter i is made of the items i
   kExponentiates,            // the result is made of exponentials of the inputs
   kGradientJumps,            // the same of its gradient: a choice, or a formula with a step
-  kNormalizes,               // what its inputs have in common is taken out: its gradient, too, is what is left
-  kMultiplies,               // elements by elements, or one element alone: nothing is added up that could cancel
+  kNormalizes,               // the common part of its inputs is taken out: its gradient, too, is a remainder
+  kMultiplies,               // elements by elements, or a single element: nothing is added up that could cancel
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kSelects,                  // the elements of the result are elements of the input: nothing is computed
   kMoves,                    // gives the tensor on another device, or in another dtype
@@ -69,7 +69,7 @@ struct OpFamily {
   OpTrait trait;
   std::string_view why;    // the reason in messages where the trait decides
   std::string_view names;  // base names, separated by spaces
-  int place = -1;          // of a result, for the traits that need one
+  int place = -1;          // of a result, for the traits that need a place
 };
 
 OP_TOOLS_API std::span<const OpFamily> op_families();
@@ -123,15 +123,15 @@ OP_TOOLS_API bool returns_indices(std::string_view base_name);
 // torch.distributed.distributed_c10d.all_reduce.
 OP_TOOLS_API bool is_collective(std::string_view op_name);
 
-// One of torch's operators on lists of tensors: aten::_foreach_add_.List. A list without an end, known by torch's
+// An operator of torch's on lists of tensors: aten::_foreach_add_.List. A list without an end, known by torch's
 // prefix.
 OP_TOOLS_API bool is_foreach(std::string_view base_name);
 
-// A factory (rand, ones_like): torch makes a variable of what it returned, afterwards. The program gets that tensor as
+// A factory (rand, ones_like): torch makes a variable of its result, afterwards. The program gets that tensor as
 // long as nothing else holds it, or its counter of versions; else a copy, which torch.jit.trace does not know.
 OP_TOOLS_API bool makes_variable(const c10::OperatorHandle& op);
 
-// About how many elements go into one element of the result.
+// About how many elements go into an element of the result.
 OP_TOOLS_API int64_t reduced_elements(std::string_view base_name, const std::vector<at::Tensor>& inputs,
                                       const at::Tensor& result);
 

@@ -31,7 +31,7 @@ std::string this_thread_text() {
   return text.str();
 }
 
-// One warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat
+// A warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat
 // it.
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
@@ -64,7 +64,7 @@ struct HookScope::Impl {
   std::unique_ptr<HookScope> gradient_sums;  // nullptr: the hook gets none; else on and off with this scope
 
   void add_to_thread();
-  // Error when the thread is another one, and still there.
+  // Error when the thread differs, and still lives.
   void remove_from_thread();
 };
 
@@ -118,7 +118,8 @@ void HookScope::enter() {
     throw Error(tool + " cannot be started: " + std::to_string(Chain::kMaxHooks) +
                 " tools are on in this thread already, more are not supported");
   }
-  // The aten level opens what the filter admits; a torch-level hook that asks which aten operator ran, opens all.
+  // The aten level opens the operators that the filter admits; a torch-level hook that asks which aten operator ran,
+  // opens all.
   if (level == Level::kAten) {
     impl.open_ops = std::make_unique<interceptor::OpenOps>(
         [&](std::string_view name, bool composite) { return impl.active->admits(name, composite); });
@@ -209,7 +210,7 @@ Coverage HookScope::coverage() const {
   account.accelerator = accelerator();
   if (active.on_device.load()) {
     account.on_device = true;
-  } else if (!account.off) {  // one that failed has not asked all of its calls
+  } else if (!account.off) {  // a failed hook has not asked all of its calls
     account.on_device = false;
   }
   active.hook->add_coverage(account);

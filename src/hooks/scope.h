@@ -32,7 +32,7 @@ class OP_TOOLS_API HookScope {
   void await_end_of_thread();
 
   // While it is on: its thread's calls go past it, until resume(), which is for the calls of the thread that resumes.
-  // What the hook recorded stays. For code that is suspended (a generator) while others run.
+  // The hook's records stay. For code that is suspended (a generator) while others run.
   void suspend();  // Error as leave()
   void resume();
 
@@ -43,11 +43,11 @@ class OP_TOOLS_API HookScope {
   uint64_t calls_seen() const;     // calls that the filter admitted
   uint64_t hook_failures() const;  // 1 after the hook failed and was disabled
 
-  // What the run looked at so far, and what it did not look at. Any thread.
+  // The calls that the run examined so far, and those that it did not. Any thread.
   Coverage coverage() const;
   // report() of the hook and, as "coverage", the account. Any thread.
   Value report() const;
-  // What else goes on in the process, and only the language of the program knows: asked for each account. Before
+  // Other work in the process that only the language of the program knows: asked for each account. Before
   // enter(). It throws nothing.
   void look_beside(std::function<void(Coverage&)> add);
   const std::shared_ptr<Hook>& hook() const;

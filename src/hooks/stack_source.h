@@ -27,7 +27,7 @@ OP_TOOLS_API void set_stack_source(StackSource source);
 struct Place {
   const std::string *line = nullptr, *module = nullptr;
 };
-// Of every call that a tool takes, so it is one pass over the program's stack.
+// Of every call that a tool takes, so it is a single pass over the program's stack.
 using PlaceSource = Place (*)(bool line, bool module);
 OP_TOOLS_API void set_place_source(PlaceSource source);
 Place place_on_stack(bool line, bool module);

@@ -11,13 +11,13 @@
 namespace op_tools {
 namespace {
 
-// What an option can take of a Value; nothing when it is of a type that no option has.
+// The option's value of a Value; nothing when it is of a type that no option has.
 std::optional<OptionValue> option_value(const Value& value) {
   if (const bool* flag = value.get_if<bool>()) return *flag;
   if (const int64_t* number = value.get_if<int64_t>()) return *number;
   if (const double* number = value.get_if<double>()) return *number;
   if (const std::string* text = value.get_if<std::string>()) return *text;
-  if (const Bytes* path = value.get_if<Bytes>()) return path->bytes;  // one that is no UTF-8
+  if (const Bytes* path = value.get_if<Bytes>()) return path->bytes;  // a path that is no UTF-8
   const Values* items = sequence_items(value);
   if (!items) return std::nullopt;
   std::vector<int64_t> numbers;
@@ -29,7 +29,7 @@ std::optional<OptionValue> option_value(const Value& value) {
   return numbers;
 }
 
-// Addresses of elements stay what they are.
+// Addresses of elements stay.
 struct Register {
   std::mutex mutex;
   std::list<ToolKind> kinds;

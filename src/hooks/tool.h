@@ -1,12 +1,12 @@
 // The tools by name, for those that know them by nothing else: the Python package, the launcher, apply_feature.
 //
 // A tool is a Hook with
-//   using Options = ToyOptions;                        what it can be set to (base/options.h)
+//   using Options = ToyOptions;                        its options (base/options.h)
 //   static constexpr ToolNames kNames{...};
 //   using Row = ToyRow;                                of its report(), with static columns() (report/columns.h)
 //   static std::vector<RowDescription> further_rows();   where its report has rows of other kinds, too
 //   explicit ToyHook(const Resolved<ToyOptions>&);
-// and is registered with one line: those of this library in tool_register.cpp, others with a ToolRegistration.
+// and is registered with a line: those of this library in tool_register.cpp, others with a ToolRegistration.
 #pragma once
 
 #include <functional>
@@ -37,7 +37,7 @@ struct Tool {
 
 struct ToolKind {
   std::string name, feature, flag;
-  // `settings`: a Dict of options by name as a user wrote them; None means "not set". Error that names what is wrong.
+  // `settings`: a Dict of options by name as a user wrote them; None means "not set". Error that names the fault.
   std::function<Tool(const Value& settings)> open;
   std::function<std::unique_ptr<ToolOptions>()> make_options;
   std::function<std::vector<RowDescription>()>
@@ -45,7 +45,7 @@ struct ToolKind {
 };
 
 // Gives the options that a Dict names their values. Error that names option and value when it is of another type, and
-// one that names a setting which is no option.
+// another that names a setting which is no option.
 OP_TOOLS_API void read_settings(const Value& settings, OptionSet& options);
 
 template <class HookType>

@@ -12,7 +12,7 @@
 
 namespace op_tools {
 
-// HookType: a Hook with an Options struct, made from what resolve(Options) gives, with result().
+// HookType: a Hook with an Options struct, made from the result of resolve(Options), with result().
 template <class HookType>
 class ToolScope {
  public:

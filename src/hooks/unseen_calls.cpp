@@ -131,14 +131,14 @@ bool on_device(const at::RecordFunction& call) {
 }
 
 void note(const at::RecordFunction& call, uint64_t thread, uint64_t calls) {
-  // What tools compute, and what an operator that they follow calls inside.
+  // Tools' own calls, and inner calls of an operator that they follow.
   if (c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) return;
   Watches::get().note(thread, calls, on_device(call));
 }
 
 std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call);
 
-// The number of the CountedThread that this thread is, or works for (torch gives it that one's callbacks); 0: none.
+// The number of the CountedThread that this thread is, or works for (torch gives it that thread's callbacks); 0: none.
 uint64_t counted_thread() {
   const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
   const auto own = std::find_if(callbacks.begin(), callbacks.end(),

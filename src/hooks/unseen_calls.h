@@ -2,9 +2,9 @@
 // library's), and in processes that were forked without tools. The package makes an UnseenCalls when it switches a tool
 // on, and ends it with the tool. Thread-safe.
 //
-// torch asks one record-function callback of ours at one of kOneOf operators of each thread. It is registered when the
-// first of these objects is made and stays: adding or removing one makes every thread read its callbacks anew. Threads
-// whose begin is known (CountedThread) are counted exactly.
+// torch asks a single record-function callback of ours at 1 of kOneOf operators of each thread. It is registered when
+// the first of these objects is made and stays: adding or removing a callback makes every thread read its callbacks
+// anew. Threads whose begin is known (CountedThread) are counted exactly.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class OP_TOOLS_API UnseenCalls {
   UnseenCalls(const UnseenCalls&) = delete;
   UnseenCalls& operator=(const UnseenCalls&) = delete;
 
-  void end();  // what was counted stays
+  void end();  // the counts stay
   Count count() const;
 
   static constexpr int kOneOf = 64;
@@ -41,7 +41,7 @@ class OP_TOOLS_API UnseenCalls {
   const std::unique_ptr<Part> part_;
 };
 
-// A thread that begins, and follows no tool: its operators are counted one by one, or, where they are none of the
+// A thread that begins, and follows no tool: its operators are counted singly, or, where they are none of the
 // program's model, not at all. Made in that thread, and destroyed there when it ends.
 class OP_TOOLS_API CountedThread {
  public:
@@ -55,7 +55,7 @@ class OP_TOOLS_API CountedThread {
   const uint64_t callback_;
 };
 
-// While one lives, processes that this thread forks are accounted for otherwise.
+// While an object lives, processes that this thread forks are accounted for otherwise.
 class OP_TOOLS_API KnownFork {
  public:
   KnownFork();

@@ -1,5 +1,5 @@
-// Where the values of tensors come from, as far as a call that reads them can be judged by them: one answer for
-// OpOverflowCheck, which asks who made a NaN, and OpRecord, which notes what a call read and gave. Any thread.
+// Where the values of tensors come from, as far as a call that reads them can be judged by them: a common answer for
+// OpOverflowCheck, which asks who made a NaN, and OpRecord, which notes inputs and results of a call. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@
 namespace op_tools {
 
 enum class ValueSource : uint8_t {
-  kGiven,    // to the calls that are looked at: data of the program, what other ranks have sent
+  kGiven,    // to the calls that are looked at: data of the program, tensors from other ranks
   kMade,     // by a call that is looked at
   kUnknown,  // memory that was never written, a result that is not there yet
 };
 
-// What the name of an operator says of its results. Asked once for each name.
+// The facts that the name of an operator tells about its results. Asked once for each name.
 struct ResultSource {
   static ResultSource of(const OpCall& call);
 

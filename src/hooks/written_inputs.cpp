@@ -18,7 +18,7 @@ namespace {
 
 // Operators and functions that write arguments without declaring it. A version counter may not say so either.
 struct UndeclaredWrite {
-  std::string_view names;       // base names of operators; a full name: of one Python function
+  std::string_view names;       // base names of operators; a full name: of a Python function
   std::string_view parameters;  // in order; empty: those of the operator's schema
   std::string_view written;     // parameters
   std::string_view condition;   // written where this parameter is given, and is not false; empty: always
@@ -140,7 +140,7 @@ std::vector<c10::OperatorHandle> overloads_in_place(std::string_view base) {
 }
 
 // A function that is an operator's own form in Python (torch.Tensor.add_, torch._foreach_add_) has its arguments in the
-// schema's order. What every overload but those with out= writes is written by the function.
+// schema's order. Arguments that every overload but those with out= writes are written by the function.
 void take_from_schemas(std::string_view base, FunctionWrites& writes) {
   std::optional<std::set<size_t>> common;
   for (const c10::OperatorHandle& op : overloads_in_place(base)) {
@@ -195,7 +195,7 @@ FunctionWrites learn(std::string_view name) {
   }
   const std::string_view base = base_name(name);
   const bool special = base.starts_with("__");
-  // torch's convention: a name that ends with one underscore changes its first argument.
+  // torch's convention: a name that ends with a single underscore changes its first argument.
   const bool in_place = (!special && base.ends_with('_')) || has_trait(base, OpTrait::kWritesFirstArgument);
   if (in_place && !special && !name.starts_with(kFunctional)) take_from_schemas(base, writes);
   if (in_place && writes.positions.empty()) writes.positions.push_back(0);
@@ -213,7 +213,7 @@ struct HashOfName {
 
 const FunctionWrites& writes_of_function(std::string_view name) {
   static auto* const mutex = new std::mutex;
-  // Never freed; one entry per function, stable addresses.
+  // Never freed; an entry per function, stable addresses.
   static auto* const known = new std::unordered_map<std::string, FunctionWrites, HashOfName, std::equal_to<>>;
   {
     const std::lock_guard lock(*mutex);
@@ -224,7 +224,7 @@ const FunctionWrites& writes_of_function(std::string_view name) {
   return known->try_emplace(std::string(name), std::move(learned)).first->second;
 }
 
-// One bit per tensor of a value, in the order of for_each_tensor.
+// A bit per tensor of a value, in the order of for_each_tensor.
 void mark(const Value& value, bool written, std::vector<bool>& marks) {
   for_each_tensor(value, [&](const at::Tensor&) { marks.push_back(written); });
 }

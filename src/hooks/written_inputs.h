@@ -1,7 +1,8 @@
-// What a call writes: one answer for captures, saved calls, executors, comparisons and the simulated device. In this
-// order: what the operator's schema declares; what operators write although their schemas do not say so (the running
-// statistics of batch_norm in training); at the torch level, which has no schemas, the schema of the operator with the
-// function's name, and the forms of Python's calls (add_, __iadd__, out=, inplace=True).
+// The arguments that a call writes: a common answer for captures, saved calls, executors, comparisons and the simulated
+// device. In this order: those that the operator's schema declares; those that operators write although their schemas
+// do not say so (the running statistics of batch_norm in training); at the torch level, which has no schemas, the
+// schema of the operator with the function's name, and the forms of Python's calls (add_, __iadd__, out=,
+// inplace=True).
 //
 // To detect undeclared writes after a call, compare the version counters as well.
 // Any thread.
@@ -29,7 +30,7 @@ struct WrittenArguments {
   std::vector<size_t> undeclared;   // written without the schema, or a version counter, saying so
   std::optional<size_t> condition;  // `undeclared` are written where this argument is true; none: always
 
-  // Of one call with these arguments.
+  // Of a call with these arguments.
   OP_TOOLS_API bool writes_undeclared(c10::ArrayRef<c10::IValue> arguments) const;
 };
 
@@ -42,13 +43,13 @@ OP_TOOLS_API std::vector<bool> written_inputs(OpCall& call);
 // It works in place on lists of tensors. Not all of these move version counters (_fused_adam_ does not).
 bool writes_lists(const OpCall& call);
 
-// Its operator writes what no version counter shows: undeclared, or declared by a library that has no kernel of
-// autograd's for it. Asked once for each operator or function.
+// Its operator writes memory without a version counter's notice: undeclared, or declared by a library that has no
+// kernel of autograd's for it. Asked once for each operator or function.
 bool writes_uncounted(const OpCall& call);
 // Its operator's schema declares a write.
 bool writes_declared(const OpCall& call);
 
-// What is known besides schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
+// The writes beside schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
 OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);
 
 }  // namespace op_tools

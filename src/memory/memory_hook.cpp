@@ -76,7 +76,7 @@ struct MemoryHook::Impl {
   const ForkGuard process;
   std::shared_ptr<MemoryTable> table;
   std::optional<CpuMemoryWatch> watch;
-  mutable std::mutex mutex;            // guards what follows
+  mutable std::mutex mutex;            // guards the members below
   std::optional<MemoryResult> at_end;  // of the scope
 };
 

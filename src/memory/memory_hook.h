@@ -1,5 +1,5 @@
-// OpMemoryCheck: which place of the program allocated the memory that is in use, what grows with the steps, what was
-// there at the peak, and which operator writes outside of its memory (memory_table.h, tensor/cpu_memory.h).
+// OpMemoryCheck: which place of the program allocated the memory that is in use, the memory that grows with the steps,
+// the memory at the peak, and which operator writes outside of its memory (memory_table.h, tensor/cpu_memory.h).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class OP_TOOLS_API MemoryHook final : public Hook {
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void step_begins(int64_t step) override;
-  void scope_left() override;  // what is in use is what was in use then
+  void scope_left() override;  // the memory in use is that at this moment
   Value report() const override;
   std::string folder() const override;
 
@@ -57,7 +57,7 @@ class OP_TOOLS_API MemoryHook final : public Hook {
 using OpMemoryCheck = ToolScope<MemoryHook>;
 
 // Whether places are judged after this number of steps, while the program runs: 8, 16, 32 and so on, for it looks at
-// every block. At the end functions have freed what their variables held.
+// every block. At the end functions have freed their variables.
 OP_TOOLS_API bool is_memory_judged_after(int64_t steps);
 
 // The calling thread's program runs an optimizer's step: the integrations and the Python package know.

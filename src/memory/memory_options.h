@@ -1,4 +1,4 @@
-// Options of OpMemoryCheck (base/options.h has what all tools share).
+// Options of OpMemoryCheck (base/options.h has those of all tools).
 #pragma once
 
 #include <cstdint>

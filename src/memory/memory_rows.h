@@ -1,4 +1,4 @@
-// What OpMemoryCheck tells: rows of places that allocated, of writes outside of blocks, and of single blocks.
+// The result of OpMemoryCheck: rows of places that allocated, of writes outside of blocks, and of single blocks.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace op_tools {
 
-// What one place of the program allocated on one device.
+// The memory that a place of the program allocated on a device.
 struct MemoryRow {
   std::string device, op, phase, module, line, kind;
   int64_t alive = 0, alive_bytes = 0;  // still allocated
@@ -19,9 +19,9 @@ struct MemoryRow {
   int64_t allocations = 0, allocated_bytes = 0;
   bool leaks = false;
   double growth = 0;        // bytes per step
-  int64_t birth_steps = 0;  // different steps in which what is alive was allocated
+  int64_t birth_steps = 0;  // different steps in which living blocks were allocated
   int64_t first_step = 0, last_step = 0;
-  std::string freed_by;  // the last one
+  std::string freed_by;  // the last block
   std::string stack;     // with backtrace
   static const Columns<MemoryRow>& columns();
 };

@@ -93,7 +93,7 @@ void MemoryTable::end(OpenCall& call, MemoryPlace place) {
   if (call.backtrace_ && is_new(call, place)) place.stack += call.backtrace_->get();
   const std::lock_guard lock(mutex_);
   for (OpenCall::OnDevice& one : call.on_) {
-    // What it had at the peak and has no more was of this place, too.
+    // Blocks that it had at the peak and has no more were of this place, too.
     one.place = place_locked(place, one.device, false);
     Place& its = places_[one.place];
     const uint64_t peak = devices_[one.device].peak;
@@ -188,7 +188,7 @@ void MemoryTable::reported(OpenCall& call, const MemoryReport& report) {
   block.bytes = static_cast<size_t>(report.bytes);
   block.call = &call;
   block.device = device;
-  // A device in CPU memory takes over what was allocated there.
+  // A device in CPU memory takes over the blocks there.
   block.exact = found != blocks_.end() && found->second.exact;
   add_locked(report.address, std::move(block));
 }
@@ -199,7 +199,7 @@ void MemoryTable::follow_locked(const c10::Storage& storage, Block block) {
   const uint8_t device = device_locked(storage.device());
   auto found = blocks_.find(address);
   if (found != blocks_.end() && !found->second.exact && found->second.storage && found->second.storage->expired()) {
-    remove_locked(found);  // freed unseen, and this is another one
+    remove_locked(found);  // freed unseen, and this is another block
     found = blocks_.end();
   }
   block.bytes = storage.nbytes();
@@ -355,7 +355,7 @@ void MemoryTable::note_peak_locked(const Block& block) {
     if (device.bytes <= device.peak_bytes) return;
   }
   device.peak_bytes = device.bytes;
-  ++device.peak;  // of all accounts what they have now
+  ++device.peak;  // of all accounts the present figures
   device.peak_step = step_;
   const std::string_view op = block.call ? block.call->op_ : places_[block.place].what.op;
   if (device.peak_op != op) device.peak_op = op;
@@ -380,7 +380,7 @@ void MemoryTable::add_locked(const void* address, Block block) {
   const auto [place, is_new] = blocks_.emplace(address, Block());
   Block& there = place->second;
   const bool moves = !is_new && there.device != block.device && there.exact && block.exact;
-  // Else it is one whose allocation was counted when it was reported, and whose storage is followed from now on.
+  // Else the allocation of the block was counted when it was reported, and its storage is followed from now on.
   const bool counts = is_new || moves || (!there.exact && !block.storage);
   if (!is_new) {
     if (moves) block.step = there.step;
@@ -473,13 +473,13 @@ std::optional<double> MemoryTable::growth_locked(const Place& place, bool by_byt
          static_cast<double>((last - from) * sample_interval_);
 }
 
-// A leak grows until the end, and holds what was allocated in many steps, or made of what was. What a program allocates
-// once (parameters, an optimizer's state, a cache) does not grow in the second half; what it allocates anew in each
-// step is of one step.
+// A leak grows until the end, and holds blocks that were allocated in many steps, or made of these. Memory that a
+// program allocates once (parameters, an optimizer's state, a cache) does not grow in the second half; memory that it
+// allocates anew in each step is of a single step.
 bool MemoryTable::leaks_locked(const Place& place, const Ages& ages) const {
   if (ages.steps() < 3 || !growth_locked(place, ages.by_bytes())) return false;
   const MemoryTable::Place::Sample& last = place.samples.back();
-  // What was freed since was held for a while, not for ever.
+  // Memory that was freed since was held for a while, not for ever.
   return ages.by_bytes() ? 2 * place.account.bytes > last.bytes : 2 * place.account.blocks > last.blocks;
 }
 

@@ -1,9 +1,9 @@
 // Which memory is allocated, by place: operator, module, line, phase and device. Fed by the CPU's allocator (any
 // thread), by reports of devices' allocators during calls, and by the storages that calls return.
 //
-// An event costs a lookup: what every place had at the peak is not copied at each new peak, but noted by a place when
-// it changes for the first time after one (Account). Memory that a call allocates belongs to the call until it ends and
-// its place is known. One lock, never held while anything else is called.
+// An event costs a lookup: the figures of every place at the peak are not copied at each new peak, but noted by a place
+// when it changes for the first time after a peak (Account). Memory that a call allocates belongs to the call until it
+// ends and its place is known. One lock, never held while anything else is called.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -34,7 +34,7 @@ namespace op_tools {
 enum class MemoryPhase : uint8_t { kForward, kBackward, kOptimizer };
 const char* to_string(MemoryPhase phase);
 
-// Bytes and blocks of a place or an open call, and what they were at the last peak of the device.
+// Bytes and blocks of a place or an open call, and their numbers at the last peak of the device.
 struct Account {
   int64_t bytes = 0, blocks = 0, peak_bytes = 0;
   uint64_t peak = 0;  // number of the peak that peak_bytes is of
@@ -44,7 +44,7 @@ struct Account {
 };
 
 struct MemoryPlace {
-  std::string_view op;                                   // of a place in the table: that one's
+  std::string_view op;                                   // of a place in the table: that place's
   const std::string *module = nullptr, *line = nullptr;  // live until the process ends; nullptr: not known
   std::string stack;
   MemoryPhase phase = MemoryPhase::kForward;
@@ -71,7 +71,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     const std::string_view op_;
     OpenCall* outer_;  // of this thread
     bool open_ = true;
-    std::atomic<bool> any_{false};  // first set by this thread: only then others may write what follows
+    std::atomic<bool> any_{false};  // first set by this thread: only then others may write the members below
     c10::SmallVector<const void*, 4> blocks_;
     c10::SmallVector<const void*, 4> inputs_;
     struct OnDevice {
@@ -116,7 +116,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     size_t bytes = 0;
     uint32_t step = 0;
     uint32_t place = 0;
-    // Earlier steps in which this place made what this one was made of: x = cat([x, new]) is one block all the time.
+    // Earlier steps in which this place made the block's parts: x = cat([x, new]) is a single block all the time.
     uint32_t remade_steps = 0;
     uint8_t device = 0;
     bool exact = false;        // it is CPU memory, whose allocator tells when it is freed
@@ -138,7 +138,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
       int64_t blocks = 0, bytes = 0;
     };
     std::vector<Sample> samples;  // at ends of steps
-    // The judgement while the program ran: at its end, functions have freed what their variables held.
+    // The judgement while the program ran: at its end, functions have freed their variables.
     bool leaked = false, leaked_by_bytes = false;
   };
   // Of the blocks of a place that are alive: different steps in which they were allocated, and most remade_steps.
@@ -154,17 +154,18 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
     uint32_t peak_step = 0;
     std::string peak_op;
     bool reports = false;
-    bool follows_storages = false;  // what is gone is known after a sweep
+    bool follows_storages = false;  // freed blocks are known after a sweep
     std::optional<int64_t> told_bytes, told_peak_bytes;
-    // What its allocator had in all, the most, and what of the most no tensor used when it was reached.
+    // The bytes of its allocator in all, the most, and the bytes of the most that no tensor used when it was reached.
     std::optional<int64_t> reserved_bytes, reserved_peak_bytes, unused_bytes;
   };
 
-  // Equal strings may lie at several addresses, but one address has one string: a place is found without reading it.
+  // Equal strings may lie at several addresses, but an address has a single string: a place is found without reading
+  // it.
   struct Addresses {
     size_t op = 0;  // its hash
     const void *module = nullptr, *line = nullptr;
-    uint32_t mode = 0;  // phase, device and what else tells places apart
+    uint32_t mode = 0;  // phase, device and other keys of places
     bool operator==(const Addresses&) const = default;
   };
   struct HashAddresses {
@@ -200,7 +201,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
   mutable std::mutex mutex_;
   const bool backtrace_;
   Blocks blocks_;
-  std::deque<Place> places_;  // stay where they are: what is added is often like one that is there
+  std::deque<Place> places_;  // stay where they are: a new place is often like an existing place
   std::unordered_map<std::string, uint32_t> place_of_;
   ska::flat_hash_map<Addresses, uint32_t, HashAddresses> place_at_;
   std::vector<DeviceState> devices_;

@@ -1,4 +1,4 @@
-// What OpOverflowCheck knows of the values of tensors, as long as they live and are not written. One thread at a time.
+// OpOverflowCheck's knowledge of the values of tensors, as long as they live and are not written. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace op_tools {
 
-// What is known of a tensor's values at one version of it. Shared by the calls that it came from and goes to.
+// Facts about a tensor's values at one of its versions. Shared by the calls that it came from and goes to.
 struct Flag {
   Flag() = default;  // sound
   explicit Flag(const at::Tensor& tensor) : question(std::in_place, tensor) {}
@@ -41,13 +41,13 @@ struct Flag {
 };
 using FlagPtr = std::shared_ptr<Flag>;
 
-// Memory that was not written since it was allocated. Known by the storage: of what a factory returns torch makes
-// another tensor, and would make a copy of one whose counter of versions is held elsewhere.
+// Memory that was not written since it was allocated. Known by the storage: of a factory's result torch makes
+// another tensor, and would make a copy of a tensor whose counter of versions is held elsewhere.
 class UnwrittenMemory {
  public:
   void add(const at::Tensor& tensor);
-  // After a call that may have: detach_ and similar operators change what a tensor is, not what it holds, and count no
-  // version.
+  // After a call that may have: detach_ and similar operators change a tensor's description, not its elements, and
+  // count no version.
   void may_have_written(const at::Tensor& tensor);
   bool holds(const at::Tensor& tensor) const;
 

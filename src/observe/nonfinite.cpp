@@ -28,7 +28,7 @@ void each_special(const at::Tensor& reals, Visit&& visit) {
 }  // namespace
 
 // Where a device writes answers, until they are read. The device's own aminmax writes them there: any other operator
-// that would gather them (cat) is one that the program may be looking for a fault in.
+// that would gather them (cat) may be an operator that the program suspects.
 struct AnswersOnDevice {
   explicit AnswersOnDevice(const at::Tensor& like)
       : memory(at::_ops::empty_memory_format::call({c10::SymInt(kPlaces)}, like.scalar_type(), at::kStrided,

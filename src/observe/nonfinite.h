@@ -30,7 +30,7 @@ bool may_have_specials(const at::Tensor& tensor);
 
 struct AnswersOnDevice;
 
-// The question about one tensor, and later its answer. Of a complex element both parts count. Where there are NaNs
+// The question about a tensor, and later its answer. Of a complex element both parts count. Where there are NaNs
 // infinities may be missing from a device's answer: its minimum and maximum are NaN then.
 class NonFiniteQuery {
  public:
@@ -38,7 +38,7 @@ class NonFiniteQuery {
   bool answered() const { return answered_; }
   const Specials& answer() const { return answer_; }
 
-  // Answers all questions that are still open, with one transfer per device, dtype and about a hundred questions.
+  // Answers all questions that are still open, with a transfer per device, dtype and about a hundred questions.
   static void answer_all(const std::vector<NonFiniteQuery*>& questions);
 
  private:
@@ -48,7 +48,7 @@ class NonFiniteQuery {
   int64_t place_ = 0;
 };
 
-// How many there are, and where the first one is (an index of the tensor's shape, empty for a 0-dim tensor).
+// How many there are, and where the first is (an index of the tensor's shape, empty for a 0-dim tensor).
 struct SpecialsCount {
   int64_t nan = 0, pos_inf = 0, neg_inf = 0;
   std::vector<int64_t> first;

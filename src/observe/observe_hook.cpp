@@ -120,7 +120,7 @@ struct ObserveHook::Impl {
   std::string root;
   uint64_t written = 0, read_backs = 0;
 
-  // Reads what the devices have computed, and writes the rows.
+  // Reads the devices' answers, and writes the rows.
   void settle_locked() {
     const InternalGuard ours;
     std::vector<StatisticsQuery*> open;

@@ -1,5 +1,5 @@
-// OpObserve: what a program calls. Each admitted call is counted by operator, shapes and dtypes, and written as a row:
-// its arguments and results described, with statistics of their values (statistics.h).
+// OpObserve: the calls of a program. Each admitted call is counted by operator, shapes and dtypes, and written as a
+// row: its arguments and results described, with statistics of their values (statistics.h).
 //
 // Statistics of tensors on the CPU are there at once; those of a device are computed on it and read once per step (and
 // every kMaxWaiting calls), all rows in the order of the calls.

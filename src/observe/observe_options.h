@@ -1,4 +1,4 @@
-// Options of OpObserve (base/options.h has what all tools share).
+// Options of OpObserve (base/options.h has those of all tools).
 #pragma once
 
 #include <cstdint>

@@ -33,13 +33,14 @@
 namespace op_tools {
 namespace {
 
-// What the name of an operator says, found out once.
+// Facts that the name of an operator tells, determined once.
 struct NameRules {
   ResultSource source;
   bool shows_unwritten, allows_neg_inf;
   int workspace;        // which result is scratch memory; -1: none
   bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
-  bool writes_unnamed;  // at the torch level only names say what is written; of lists more than the first argument is
+  bool writes_unnamed;  // at the torch level only names tell the written arguments; of lists more than the first
+                        // argument is
 };
 
 struct State final : HookState {
@@ -57,7 +58,7 @@ struct State final : HookState {
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
 
-  // What the input held will be neither in it nor in a copy after the call.
+  // The input's old elements will be neither in it nor in a copy after the call.
   bool will_lose(const Input& input, bool writes_unknown) const {
     if (before.copies.contains(input.index)) return false;
     return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& one) {
@@ -79,7 +80,7 @@ struct State final : HookState {
   }
 };
 
-// What a torch-level call read and gave, for its backward, which reads what the forward saved of them.
+// Inputs and results of a torch-level call, for its backward, which reads those that the forward saved.
 struct Noted final : HookState {
   struct Input {
     FlagPtr flag;
@@ -92,7 +93,7 @@ struct Noted final : HookState {
     for (const State::Input& input : state.inputs) flags.push_back({input.flag, input.index});
   }
 
-  // Inputs that the forward call had no need to ask: those that are still what they were.
+  // Inputs that the forward call had no need to ask: those that are unchanged.
   void ask_inputs() const {
     if (std::none_of(flags.begin(), flags.end(), [](const Input& input) { return input.flag->unasked; })) return;
     Value args, kwargs;
@@ -159,7 +160,7 @@ struct OverflowHook::Impl {
   int64_t step = 0;
   std::map<std::string, NameRules, std::less<>> rules;
 
-  // Valid until the process ends; what it says does not change.
+  // Valid until the process ends; its contents do not change.
   const NameRules& rules_of(const OpCall& call) {
     const auto found = rules.find(call.name);
     if (found != rules.end()) return found->second;
@@ -194,7 +195,7 @@ struct OverflowHook::Impl {
     return flag;
   }
 
-  // Of a result that the call did not make: one of its inputs or a view of one, whose values are sound. Else nullptr.
+  // Of a result that the call did not make: an input or a view of an input, whose values are sound. Else nullptr.
   FlagPtr flag_of_view(const State& state, const at::Tensor& tensor) {
     const auto is_alias = [&](const at::Tensor& other) { return share_memory(other, tensor); };
     if (std::any_of(state.written.begin(), state.written.end(),
@@ -218,7 +219,7 @@ struct OverflowHook::Impl {
                        [&](const at::Tensor& tensor) { return share_memory(tensor, view); });
   }
 
-  // What the call gave, while after() looks at it.
+  // The results of the call, while after() looks at them.
   struct Results {
     std::vector<FlagPtr> flags;  // by tensor; nullptr: not asked
     std::vector<at::Tensor> tensors;
@@ -250,7 +251,7 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   }
   const NameRules& rules = impl.rules_of(call);
   state->rules = &rules;
-  state->reads_unseen = rules.source.collective;  // what it gives comes from other ranks
+  state->reads_unseen = rules.source.collective;  // its result comes from other ranks
   const bool saves = !rules.source.collective && impl.window.saves(call.name, call.phase);
   if (impl.window.saves_any()) {
     state->before = InputsBefore::of(tensors, saves ? written : std::vector<bool>(),
@@ -301,7 +302,7 @@ OverflowHook::Impl::Results OverflowHook::Impl::look_at_results(OpCall& call, co
   Results results;
   call.frame().visit_result([&](const at::Tensor& tensor) { look(tensor, call, state, rules, results); });
   results.returned = results.tensors.size();
-  // What it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
+  // A tensor that it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
   for (const auto& [index, tensor] : state.written) {
     const at::Tensor& target = tensor;
     const auto found = std::find_if(results.tensors.begin(), results.tensors.end(),
@@ -317,7 +318,7 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   OverflowRecord record;
   record.outputs = std::move(results.flags);
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
-  // It read memory that was never written: what that holds was not made by this call.
+  // It read memory that was never written: its contents were not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
   for (const Value& given : {call.args(), call.kwargs()}) add_scalars(given, record.scalars);
   record.backward = phase_of(call) == Phase::kBackward;
@@ -358,7 +359,7 @@ void OverflowHook::after(OpCall& call, HookState* given) {
     impl.known.written(tensor, /*counted=*/false);
   }
   const ValueSource source = rules.source.of_results(call);
-  // Who reads it asks it then, as what comes from outside.
+  // A call that reads it asks it then, as a value from outside.
   if (rules.source.collective && source == ValueSource::kUnknown) {
     const auto forget = [&](const at::Tensor& tensor) {
       impl.known.forget(tensor);

@@ -1,14 +1,15 @@
 // OpOverflowCheck: NaN and infinities where there were none. Each call is asked whether its inputs and its outputs hold
-// such values. A call with sound inputs and unsound outputs is a *producer*; one that was given them is a *propagator*.
+// such values. A call with sound inputs and unsound outputs is a *producer*; a call that was given them is a
+// *propagator*.
 //
 // On the CPU the answers come at once. On a device they are computed there and read for a window of calls together; the
 // calls of the window are then judged in their order, so the producer is named exactly, only later.
 //
 // A producer's call is saved for run_op_from_data, with its inputs as they were before it (calls/retained_call.h): on a
-// device the window holds on to them, and what is about to be written is copied there first.
+// device the window holds on to them, and tensors about to be written are copied there first.
 //
 // An infinity can be intended: attention masks are full of -inf. Outputs of the operators in `allow` that hold -inf and
-// nothing else are sound, and so is what is made of them as long as it is -inf only.
+// nothing else are sound, and so are results made of them as long as they hold -inf only.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Options of OpOverflowCheck (base/options.h has what all tools share).
+// Options of OpOverflowCheck (base/options.h has those of all tools).
 #pragma once
 
 #include <cstdint>

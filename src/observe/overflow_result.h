@@ -1,4 +1,4 @@
-// What OpOverflowCheck found, and how it is reported: a row of the file, a line for each producer, the closing line.
+// The findings of OpOverflowCheck, and their report: a row of the file, a line for each producer, the closing line.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ void OverflowWindow::judge() {
       }
     }
   }
-  const InternalGuard ours;  // also where no chain has put one: at the end of a step, of the scope
+  const InternalGuard ours;  // also where no chain has put a guard: at the end of a step, of the scope
   std::sort(queries.begin(), queries.end());
   queries.erase(std::unique(queries.begin(), queries.end()), queries.end());
   NonFiniteQuery::answer_all(queries);
@@ -86,7 +86,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
   // Numbers that the program itself gives: -inf alone makes a mask (scatter, F.pad(value=-inf)).
   const bool makes_mask = record.scalars.only_neg_inf();
   (makes_mask ? given_allowed : given).add(that_count(record.scalars));
-  std::string saved, not_saved;  // one folder, whichever of its outputs
+  std::string saved, not_saved;  // a single folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {
     if (!record.outputs[i] || !record.outputs[i]->question || record.outputs[i]->judged) continue;
     Flag& flag = *record.outputs[i];

@@ -1,6 +1,6 @@
-// The calls of OpOverflowCheck that wait to be judged, the judging, and what is made of it: findings, rows of the file,
-// saved calls. On a device the answers about many calls are read in one transfer; the calls are then judged in their
-// order, so that the producer of a value is the call that made it.
+// The calls of OpOverflowCheck that wait to be judged, the judging, and its results: findings, rows of the file,
+// saved calls. On a device the answers about many calls are read in a single transfer; the calls are then judged in
+// their order, so that the producer of a value is the call that made it.
 //
 // Used under the hook's lock.
 #pragma once
@@ -25,9 +25,9 @@
 
 namespace op_tools {
 
-// One call whose inputs and outputs are asked.
+// A call whose inputs and outputs are asked.
 struct OverflowRecord {
-  RetainedCall call;  // what is needed to save it, where that is wanted
+  RetainedCall call;  // the parts needed to save it, where that is wanted
   bool backward = false, allows_neg_inf = false;
   std::vector<FlagPtr> inputs;
   bool reads_unseen = false;     // some of its inputs could not be asked
@@ -41,7 +41,7 @@ class OverflowWindow {
 
   bool saves_any() const { return !archive_.is_full(); }
   bool saves(std::string_view op, Phase phase) const { return archive_.wants(op, phase); }
-  // A call is about to write these tensors: what the window remembers of their memory is copied, or judged now.
+  // A call is about to write these tensors: the window's tensors in their memory are copied, or judged now.
   void before_write(const std::vector<std::pair<size_t, at::Tensor>>& written);
   void add(OverflowRecord record);
   bool is_full() const;

@@ -40,7 +40,7 @@ uint64_t shapes_hash(const std::string& op, Phase phase, const std::vector<Tenso
   return hash.value();
 }
 
-// What calls must share for their sizes to be put side by side.
+// The form that calls must share for their sizes to be put side by side.
 using Form = std::vector<std::pair<c10::ScalarType, size_t>>;
 Form form_of(const std::vector<TensorShape>& inputs, const std::vector<TensorShape>& outputs) {
   Form form{{c10::ScalarType::Undefined, inputs.size()}};

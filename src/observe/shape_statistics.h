@@ -1,4 +1,4 @@
-// Which operators are called, with which shapes and dtypes, how often; and what of it varies: the dimensions that a
+// Which operators are called, with which shapes and dtypes, how often; and the variation: the dimensions that a
 // line of the program has with more than one size. Thread-safe. Its size grows with the number of different calls, up
 // to a limit.
 #pragma once
@@ -29,9 +29,9 @@ struct CallShapes {
   static const Columns<CallShapes>& columns();
 };
 
-// A dimension that had more than one size in the calls of one operator from one line of the program (of all lines that
-// are not known together: backward at the aten level). Only calls whose tensors agree in number, dtypes and numbers of
-// dimensions are put together.
+// A dimension that had more than one size in the calls of an operator from a single line of the program (of all lines
+// that are not known together: backward at the aten level). Only calls whose tensors agree in number, dtypes and
+// numbers of dimensions are put together.
 struct DynamicDim {
   std::string op;
   Phase phase = Phase::kForward;
@@ -56,7 +56,7 @@ class ShapeStatistics {
   uint64_t left_out() const;                // calls of further kinds, when the limit was reached
 
  private:
-  // As CallShapes, from one line.
+  // As CallShapes, from a single line.
   struct Kind {
     std::string op, line;
     Phase phase;

@@ -4,10 +4,11 @@
 //   {"__tensor__": {"content": "<32 hexadecimal digits>", "dtype": torch.float32, "shape": (..), "stride": (..),
 //                   "offset": 0, "storage": 0, "tensor": 1, "requires_grad": True}}
 //
-// "content" is a hash of the bytes and the name of their file; "storage" and "tensor" are numbers within the file: what
-// shared memory, or was one object, does so again when it is read. Small storages stay in the call's own file.
+// "content" is a hash of the bytes and the name of their file; "storage" and "tensor" are numbers within the file:
+// values that shared memory, or were the same object, do so again when they are read. Small storages stay in the call's
+// own file.
 //
-// The content alone decides. Version counters would save hashing, but they do not see what is written through .data,
+// The content alone decides. Version counters would save hashing, but they do not see writes through .data,
 // through numpy or by a kernel of the user's own: a call would show bytes that it never had.
 #pragma once
 
@@ -52,10 +53,10 @@ class ContentWriter {
   std::unordered_set<Content, HashOfContent> stored_;  // some 40 bytes for each content of the run
 };
 
-// The reading side, for the references of one file.
+// The reading side, for the references of a file.
 class ContentReader {
  public:
-  // The bytes of a content: a one-dimensional uint8 tensor, of which a change stays in this process.
+  // The bytes of a content: a one-dimensional uint8 tensor, whose changes stay in this process.
   using Fetch = std::function<at::Tensor(const std::string& content)>;
   explicit ContentReader(Fetch fetch) : fetch_(std::move(fetch)) {}
 
@@ -65,8 +66,8 @@ class ContentReader {
   std::optional<at::Tensor> tensor(const Value& reference);
 
  private:
-  // A separate storage for each number. Those of one content share memory until they are written to (what was mapped
-  // does so by itself): a small file may refer to a content many thousand times.
+  // A separate storage for each number. Those of a content share memory until they are written to (mapped bytes
+  // do so by themselves): a small file may refer to a content many thousand times.
   at::Storage storage_of(const std::string& content);
 
   const Fetch fetch_;

@@ -22,11 +22,11 @@ class PickleBytes {
   // module.name, e.g. "torch", "float32".
   void global(std::string_view module, std::string_view name);
   // Globals and strings that come with every tensor: written once, then referred to. They are known by the address of
-  // `name` and `text`, so each has to be one constant.
+  // `name` and `text`, so each has to be a single constant.
   void known_global(std::string_view module, std::string_view name);
   void known_text(std::string_view text);
 
-  uint32_t memoize();          // what is on top of the stack; returns its number
+  uint32_t memoize();          // the top of the stack; returns its number
   void recall(uint32_t memo);  // puts it there again
 
   std::string take() { return std::move(out_); }

@@ -161,7 +161,7 @@ Item call(const std::string& name, const std::vector<Item>& args) {
     return {rebuild_parameter(tensor_of(args[0]), as<bool>(args[1], "requires_grad")), nullptr};
   }
   if (name == "torch._tensor._rebuild_from_type_v2") {
-    // A subclass of Tensor, or a tensor with attributes: the tensor is what counts.
+    // A subclass of Tensor, or a tensor with attributes: only the tensor counts.
     require_count(name, args, 4, 4);
     return call(node_of(args[0], Kind::kGlobal, "a function").name, arguments_of(args[2]));
   }

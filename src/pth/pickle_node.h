@@ -1,4 +1,4 @@
-// What a pickle's machine works with while a tree is read: finished values, and containers in the making. For the
+// The state of a pickle's machine while a tree is read: finished values, and containers in the making. For the
 // reader of .pth files; one thread. All functions throw Error when a file has something else than must be there.
 #pragma once
 
@@ -43,11 +43,11 @@ struct Node {
 };
 using Kind = Node::Kind;
 
-// Bounds what a hostile file may cost; far above real calls.
+// Bounds the cost of a hostile file; far above real calls.
 constexpr uint64_t kMaxTreeSize = uint64_t{1} << 23;  // values visited in a walk
 
 Item new_node(Kind kind, std::string name = {});
-// Puts `child` into `parent`, which must not lie in another node yet; bounds the depth and size of what comes out.
+// Puts `child` into `parent`, which must not lie in another node yet; bounds the depth and size of the result.
 void adopt(Node& parent, Item child);
 
 // `what` stands in the Error: "a tuple of arguments".

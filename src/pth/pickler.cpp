@@ -63,7 +63,7 @@ struct ByteRange {
   size_t end = 0;
 };
 
-// The bytes of its storage that a dense tensor shows. Throws when its memory is not what the header
+// The bytes of its storage that a dense tensor shows. Throws when its memory is not as the header
 // of pth.h asks for.
 ByteRange touched_bytes(const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
@@ -104,7 +104,7 @@ struct ScannedStorage : PickledStorage {
   int64_t memo = -1;                                 // its number in the pickle once it was written
 };
 
-// Pickles one tree in two walks: the first learns which bytes of which storages are shown, the
+// Pickles a tree in two walks: the first learns which bytes of which storages are shown, the
 // second writes.
 class Pickler {
  public:
@@ -303,7 +303,7 @@ class Pickler {
     const at::ScalarType dtype = tensor.scalar_type();
     if (record.memo < 0 && !typed_storage_name(dtype).empty() && record.size % tensor.itemsize() == 0)
       record.dtype = dtype;
-    // The first tensor of a storage gives it its type; one of another dtype on the same storage
+    // The first tensor of a storage gives it its type; a tensor of another dtype on the same storage
     // names its own.
     const bool typed = record.dtype == dtype;
     out_.known_global(kUtils, typed ? kRebuildV2 : kRebuildV3);

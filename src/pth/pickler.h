@@ -15,7 +15,7 @@
 
 namespace op_tools {
 
-// One storage of the tree, trimmed to the bytes that the tree's tensors show.
+// A storage of the tree, trimmed to the bytes that the tree's tensors show.
 struct PickledStorage {
   at::Storage storage;  // holds the memory
   size_t begin = 0;     // first byte that is written

@@ -9,7 +9,7 @@
 // ({"__slice__": (a, b, c)}); op_tools.load() turns them back, torch.load gives the dicts.
 // Reading: a subset of pickle 2..5 that builds only plain values and tensors, every index checked, bounded depth
 // and size, no cycles, CRC verified. Never runs code. Files of Python's torch.save are read too.
-// All functions throw Error with the path and what is wrong.
+// All functions throw Error with the path and the fault.
 #pragma once
 
 #include <c10/core/Device.h>

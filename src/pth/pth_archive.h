@@ -1,4 +1,4 @@
-// The zip of one .pth file: records by name, each checked against its CRC before it is used. For the reader of .pth
+// The zip of a .pth file: records by name, each checked against its CRC before it is used. For the reader of .pth
 // files; one thread at a time. All functions throw Error.
 #pragma once
 

@@ -22,7 +22,7 @@ using pickled::Item;
 using pickled::Kind;
 using pickled::Node;
 
-// Runs one pickle. It builds plain values and tensors only; what a global stands for is in pickle_globals.h.
+// Runs a pickle. It builds plain values and tensors only; the meaning of globals is in pickle_globals.h.
 class Unpickler {
  public:
   // `shared`: the tensors whose bytes lie in other files; nullptr: their tagged dicts are refused.
@@ -42,7 +42,7 @@ class Unpickler {
 
  private:
   static constexpr uint8_t kProto = 0x80;
-  // Values made. Far above real calls; bounds what a hostile file may cost.
+  // Values made. Far above real calls; bounds the cost of a hostile file.
   static constexpr uint64_t kMaxItems = uint64_t{1} << 22;
 
   // --- reading ---
@@ -158,7 +158,7 @@ class Unpickler {
   void push_text(uint64_t size) { push_value(std::string(take(size))); }
   void push_bytes(uint64_t size) { push_value(Bytes{std::string(take(size))}); }
 
-  // One opcode; false after STOP.
+  // An opcode; false after STOP.
   bool step(uint8_t op) {
     if (op == '.') return false;
     if (push_scalar(op) || build_container(op) || use_memo(op) || call_python(op)) return true;
@@ -175,7 +175,7 @@ class Unpickler {
     }
   }
 
-  // The opcodes by what they do; each of these returns false for an opcode that is not one of its family.
+  // The opcodes by their effect; each of these returns false for an opcode of another family.
   bool push_scalar(uint8_t op) {
     switch (op) {
       case 'N':
@@ -306,7 +306,7 @@ class Unpickler {
     }
   }
 
-  // Names of Python, and what a Python would call: only the few that pickled:: knows.
+  // Names of Python, and calls that a Python would make: only the few that pickled:: knows.
   bool call_python(uint8_t op) {
     switch (op) {
       case 'c': {
@@ -369,7 +369,7 @@ class Unpickler {
   }
 
   // --- from nodes to values ---
-  // Recursion is bounded by kMaxPthDepth. A node that lies in several places becomes one shared
+  // Recursion is bounded by kMaxPthDepth. A node that lies in several places becomes a single shared
   // value.
   Value build(const Item& item) {
     if (!item.node) return item.value;
@@ -410,7 +410,7 @@ class Unpickler {
     return tensor ? std::optional<Value>(std::move(*tensor)) : std::nullopt;
   }
 
-  // Turns the tagged dicts of our writer back. A dict that only looks like one stays a dict.
+  // Turns the tagged dicts of our writer back. A dict that only looks like a tagged dict stays a dict.
   std::optional<Value> untag(const Value& key, const Value& value) {
     const auto* tag = key.get_if<std::string>();
     if (tag == nullptr) return std::nullopt;

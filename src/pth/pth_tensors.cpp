@@ -39,7 +39,7 @@ void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::ve
                 " strides");
   const int64_t numel = checked_numel(sizes);
   bool fits = offset >= 0;
-  int64_t end = offset;  // one past the last element
+  int64_t end = offset;  // the place behind the last element
   for (size_t d = 0; d < sizes.size(); ++d) {
     int64_t reach = 0;
     fits = fits && strides[d] >= 0;

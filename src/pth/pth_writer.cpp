@@ -33,8 +33,8 @@ struct EncodedPth::Impl {
   std::vector<Piece> pieces;
   uint32_t crc = 0;
 
-  // Where the large payloads will stand, and the size of the whole: what does not depend on the CRCs, so no payload is
-  // read. A file without large payloads is made at once.
+  // Where the large payloads will stand, and the size of the whole: the parts that do not depend on the CRCs, so no
+  // payload is read. A file without large payloads is made at once.
   void lay_out() {
     for (Entry& entry : entries) {
       if (entry.payload.size() <= kCopyBelow) continue;
@@ -110,7 +110,7 @@ EncodedPth::EncodedPth(const Value& value) : impl_(std::make_unique<Impl>()) {
   try {
     impl_->pickled = pickle(value);
   } catch (const c10::Error& error) {
-    // A fake tensor, for one, throws when asked for its memory.
+    // A fake tensor, for example, throws when asked for its memory.
     throw Error(std::string("torch does not give the memory of a tensor: ") + error.what_without_backtrace());
   }
   const auto& storages = impl_->pickled.storages;

@@ -341,7 +341,7 @@ ZipWalk walk_zip_entries(const ByteSource& source) {
       apply_zip64(std::string_view(names).substr(name_size), entry.size, stored_size, nullptr);
       require_stored(entry.name, flags, get<uint16_t>(header + 8), entry.size, stored_size);
     } catch (const Error&) {
-      break;  // no header that op_tools writes: what was read so far is still good
+      break;  // no header that op_tools writes: the records read so far are still good
     }
     const uint64_t payload = walk.end + kLocalSize + names.size();
     if (entry.size > total - payload) break;

@@ -1,4 +1,4 @@
-// Stored (uncompressed) zip archives: what .pth files and containers of calls have in common. Used
+// Stored (uncompressed) zip archives: the common part of .pth files and containers of calls. Used
 // by pth_writer, pth_reader and call_store only. Plain functions over bytes; nothing here is shared
 // between threads.
 //
@@ -17,7 +17,7 @@ namespace op_tools {
 
 // CRC-32 of `bytes`, continued from `crc`.
 uint32_t crc32_of(std::string_view bytes, uint32_t crc = 0);
-// The CRC of two ranges of bytes, one after the other, from the CRC of each and the length of the second.
+// The CRC of two ranges of bytes, in their order, from the CRC of each and the length of the second.
 uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t second_size);
 
 // Payloads start at multiples of this, so that tensors can point into a mapped file.
@@ -32,7 +32,7 @@ void append_local_header(std::string& out, std::string_view name, uint64_t size,
 class ZipDirectory {
  public:
   void add(std::string_view name, uint64_t size, uint32_t crc, uint64_t header_position);
-  // What was added since forget(): the owner has stored that, and writes it in front of what append_to() gives.
+  // The bytes added since forget(): the owner has stored those, and writes them in front of the bytes of append_to().
   const std::string& recent() const { return recent_; }
   void forget();
   // Appends the recent part of the directory and the end records, for an archive whose entries end at `position`.
@@ -97,7 +97,7 @@ struct ZipEntry {
   uint32_t crc = 0;
 };
 
-// The entries of the central directory. An archive without one, with compressed or encrypted
+// The entries of the central directory. An archive without directory, with compressed or encrypted
 // entries, or with an entry that points outside is an Error.
 std::vector<ZipEntry> read_zip_directory(const ByteSource& source);
 

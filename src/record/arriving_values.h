@@ -1,6 +1,6 @@
-// Values that a collective brings later: their rows are there, and what they hold is read before the first call that
+// Values that a collective brings later: their rows are there, and they are read before the first call that
 // reads the tensor; a program waits for the collective before that. A value that the program writes, frees or never
-// reads, stays without statistics. One thread at a time.
+// reads stays without statistics. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// What rows say of the arguments of calls of one operator, or of its results, besides the values of their tensors:
-// found out once, known by ArgumentKey from then on. One thread at a time.
+// The parts of rows for the arguments of an operator's calls, or of its results, besides the values of their tensors:
+// determined once, known by ArgumentKey from then on. One thread at a time.
 #pragma once
 
 #include <c10/util/SmallVector.h>

@@ -26,7 +26,7 @@ class CallParts {
 
   const std::vector<PlacedTensor>& tensors() const { return tensors_; }
   std::vector<PlacedTensor> take_tensors() { return std::move(tensors_); }
-  // {"args[1]": 2, "kwargs.dim": [0, 1]}; empty where all are tensors or None. What is very long is given by its hash.
+  // {"args[1]": 2, "kwargs.dim": [0, 1]}; empty where all are tensors or None. A very long value is given by its hash.
   std::string scalars() const;
 
  private:

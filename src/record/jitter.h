@@ -1,4 +1,4 @@
-// A program's own noise: one tensor changed by the least that its dtype can express.
+// A program's own noise: a tensor changed by the least that its dtype can express.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@ namespace op_tools {
 
 // Can its elements be changed so? Real floating-point numbers of 16 bits or more, with memory.
 bool can_jitter(const at::Tensor& tensor);
-// Each element up or down by one unit in the last place, as the seed says. Zeros, what is not finite and the numbers at
+// Each element up or down by a unit in the last place, as the seed says. Zeros, nonfinite numbers and the numbers at
 // both ends of the dtype stay. No version counter moves: for autograd nothing was written. Under InternalGuard.
 void jitter(const at::Tensor& tensor, int64_t seed);
 

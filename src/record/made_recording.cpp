@@ -10,7 +10,7 @@
 namespace op_tools {
 namespace {
 
-// Reads the members of one row.
+// Reads the members of a row.
 class Row {
  public:
   Row(const Value& row, std::string where) : row_(row), where_(std::move(where)) {
@@ -58,7 +58,7 @@ class Row {
     if (const auto* const real = value.get_if<double>()) return *real;
     if (const auto* const integer = value.get_if<int64_t>()) return static_cast<double>(*integer);
     if (const auto* const truth = value.get_if<bool>()) return *truth;
-    if (const auto* const word = value.get_if<std::string>()) {  // as JSON has what is not finite
+    if (const auto* const word = value.get_if<std::string>()) {  // JSON's form of nonfinite numbers
       if (*word == "nan") return std::numeric_limits<double>::quiet_NaN();
       if (*word == "inf") return std::numeric_limits<double>::infinity();
       if (*word == "-inf") return -std::numeric_limits<double>::infinity();

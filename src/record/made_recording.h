@@ -8,7 +8,7 @@
 namespace op_tools {
 
 // `rows`: a Dict with "header" (a Dict), "values" and "calls" (Lists of Dicts whose keys are the members of
-// RecordedValue and RecordedCall; what is missing has its default; "inputs" and "outputs" of a call are Lists of
+// RecordedValue and RecordedCall; a missing member has its default; "inputs" and "outputs" of a call are Lists of
 // (place, number of the value)). Throws Error that names the row when a key has another type, or a number is out of
 // range.
 OP_TOOLS_API Recording make_recording(const Value& rows);

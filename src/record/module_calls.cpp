@@ -5,7 +5,7 @@
 namespace op_tools {
 namespace {
 
-// Is it this module, or one inside of it?
+// Is it this module, or a module inside of it?
 bool is_inside(std::string_view path, std::string_view module) {
   return path.substr(0, module.size()) == module && (path.size() == module.size() || path[module.size()] == '.');
 }
@@ -18,7 +18,7 @@ uint32_t ModuleCalls::of(uint32_t thread, OpCall& call, Phase phase) {
   Thread& here = threads_[thread];
   if (here.asked == &path) return here.number;
   if (path != here.last) {
-    // Every module around the call that the one before was not in has been entered.
+    // Every module around the call that the previous call was not in has been entered.
     for (size_t end = path.find('.'); !path.empty(); end = path.find('.', end + 1)) {
       const std::string module = path.substr(0, end);
       if (!is_inside(here.last, module)) ++here.entered[module];

@@ -1,6 +1,6 @@
 // How often a module had been called before, in a step: the calls of a run are paired with those of another within the
-// same call of the same module. Two calls of a module with nothing recorded between them count as one. One thread at a
-// time.
+// same call of the same module. Two calls of a module with nothing recorded between them count as a single call. One
+// thread at a time.
 #pragma once
 
 #include <cstdint>

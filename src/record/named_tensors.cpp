@@ -46,7 +46,8 @@ TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
     }
     sweeps_.done(storages_.size());
   }
-  // A storage that is held weakly keeps its address; one that is gone is another's now only when it was released here.
+  // A storage that is held weakly keeps its address; the address of a storage that is gone is another's now only when
+  // it was released here.
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   const auto found = storages_.find(storage);
   if (found != storages_.end()) return &found->second;

@@ -22,10 +22,10 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// What the program's language knows of its models: parameters and buffers of the model that this thread is in (when
-// they may have changed since this recording asked for them), and what it was called with; outside of models the
-// gradients of all models' parameters. `recording`: a number of its own in the process. Set once by the bindings of
-// that language.
+// The names that the program's language has in its models: parameters and buffers of the model that this thread is in
+// (when they may have changed since this recording asked for them), and its arguments; outside of models the gradients
+// of all models' parameters. `recording`: a number of its own in the process. Set once by the bindings of that
+// language.
 using NamedTensorSource = std::function<std::vector<NamedTensor>(uint64_t recording)>;
 OP_TOOLS_API void set_named_tensor_source(NamedTensorSource source);
 std::vector<NamedTensor> named_tensors(uint64_t recording);  // nothing where there is no source
@@ -39,7 +39,7 @@ struct TensorOrigin {
 class TensorOrigins {
  public:
   TensorOrigin find(const at::Tensor& tensor) const;
-  // A call made or wrote it. Returns what it is known by.
+  // A call made or wrote it. Returns its name.
   StringNumber made(const at::Tensor& tensor, uint32_t call, uint32_t output);
   void name(const at::Tensor& tensor, Origin origin, StringNumber name);
 

@@ -1,5 +1,5 @@
-// OpRecord: the whole course of a run in one small file, to be compared with another's: a row per call, forward and
-// backward, and per tensor what it held and where that came from (recording.h; recording_file.h has the file).
+// OpRecord: the whole course of a run in a small file, to be compared with another's: a row per call, forward and
+// backward, and per tensor its values and their source (recording.h; recording_file.h has the file).
 //
 // A tensor is read once, as long as it is not written: on the CPU at once, on a device by its own operators, whose
 // answers are read together at the end of a step. Nothing of the program's memory is held.
@@ -22,7 +22,7 @@ namespace op_tools {
 
 class Recorder;
 
-// Calls of one operator.
+// Calls of an operator.
 struct RecordRow {
   std::string op;
   int64_t calls = 0, backward = 0, failed = 0;

@@ -58,7 +58,7 @@ void name_gradients(const Value& result, const std::vector<StringNumber>& places
   }
 }
 
-// An input that was written is often what the call returned.
+// An input that was written is often the result of the call.
 Recorder::Output* first_of(Recorder::Outputs& outputs, const at::Tensor& tensor) {
   return &*std::find_if(outputs.begin(), outputs.end(),
                         [&](const Recorder::Output& one) { return one.tensor.is_same(tensor); });
@@ -114,7 +114,7 @@ uint32_t Recorder::thread_locked() {
   return threads_.try_emplace(std::this_thread::get_id(), static_cast<uint32_t>(threads_.size())).first->second;
 }
 
-// Where a tensor is from that no call is known to have made: what the program's models know of theirs may say it.
+// Where a tensor is from that no call is known to have made: the names of the program's models may tell.
 TensorOrigin Recorder::named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module) {
   const auto known = [&] {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -422,7 +422,7 @@ void Recorder::write_locked() {
   for (const ArrivingValue& one : arriving_.take_all()) values_.forget(one.tensor);  // who reads it, reads it anew
 }
 
-// What devices have computed before is in doubt, and what comes now is not.
+// Values that devices have computed before are in doubt, and later values are not.
 void Recorder::note_doubts_locked() {
   for (const DeviceDoubt& doubt : StatisticsCheck::get().doubts_after(seen_doubts_)) {
     ++seen_doubts_;

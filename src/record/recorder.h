@@ -1,5 +1,5 @@
-// The rows of a recording while its program runs: what is known of the tensors of a call, what of them has to be read,
-// and the file. For record_hook.cpp alone. Any thread.
+// The rows of a recording while its program runs: the known values of a call's tensors, the values that have to be
+// read, and the file. For record_hook.cpp alone. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,7 +45,7 @@ class Recorder {
     KnownValue value;
   };
 
-  // What a name says of its operator, and what is known of its calls.
+  // The operator of a name, and facts about its calls.
   struct KnownOp {
     StringNumber op;
     ResultSource source;
@@ -55,13 +55,13 @@ class Recorder {
   };
 
   struct State final : HookState {
-    KnownOp* op = nullptr;  // from take_inputs() on; what may change in it is guarded by the lock
+    KnownOp* op = nullptr;  // from take_inputs() on; its members that change are guarded by the lock
     c10::SmallVector<Input, 4> inputs;
-    std::vector<bool> written;  // by input, where the operator writes what no counter shows; else empty
+    std::vector<bool> written;  // by input, where the operator writes without a counter; else empty
     StringNumber scalars = 0;
     std::optional<RandomWatch> random;
     std::vector<StringNumber> places;  // modules_only: "grad args[0]", of each tensor of the inputs
-    bool is_late = false;              // what it gives is not there yet when it has returned
+    bool is_late = false;              // its result has not arrived yet when it has returned
   };
 
   struct Output {
@@ -69,7 +69,7 @@ class Recorder {
     at::Tensor tensor;
     size_t where = 0;  // place_of(tensor)
     KnownValue value = {};
-    bool is_new = false;  // not known before: what the call made, wrote, or shows in another way
+    bool is_new = false;  // not known before: made, written or shown in another way by the call
     bool is_view = false;
   };
   using Outputs = c10::SmallVector<Output, 3>;
@@ -85,17 +85,17 @@ class Recorder {
 
   // `key`: the call's, empty. Is it filled?
   bool take_inputs(OpCall& call, State& state, ArgumentKey& key);
-  // What collectives brought is read before the program does anything with it.
+  // Results of collectives are read before the program does anything with it.
   bool awaits() const { return awaits_.load(std::memory_order_relaxed); }
   void arrive(const State& state);
-  // What the call returned, then the inputs that it wrote; with the values that are known.
+  // The results of the call, then the inputs that it wrote; with the values that are known.
   Outputs outputs_of(OpCall& call, State& state);
-  // Reads what is new.
+  // Reads new values.
   void read_outputs(const State& state, Outputs& outputs);
   void add_call(OpCall& call, State& state, Outputs& outputs);
 
   void step_begins();
-  // Reads what devices have computed, and hands the rows to the system.
+  // Reads the devices' answers, and hands the rows to the system.
   void write();
   // The tool stops; false: the recording ended before. `account`: of the run, for the header.
   bool end(const Value& account);
@@ -142,7 +142,7 @@ class Recorder {
   std::vector<RecordedUse> uses_;  // of the call that is added
   uint64_t calls_ = 0;
   size_t seen_doubts_ = 0;
-  std::map<c10::DeviceType, Value> on_host_;  // devices that are trusted no more, and what a header says of each
+  std::map<c10::DeviceType, Value> on_host_;  // devices that are trusted no more, and the header's entry for each
   bool has_new_doubts_ = false;               // that the file does not know of
 };
 

@@ -1,4 +1,4 @@
-// A recording of a run in memory: a row per call, and a row per value that a tensor had. OpRecord writes one
+// A recording of a run in memory: a row per call, and a row per value that a tensor had. OpRecord writes recordings
 // (record_hook.h), recording_file.h reads it, src/runs compares two. Also made of other tools' dumps.
 //
 // Rows are plain numbers; strings and lists of sizes are stored once. All numbers of rows, strings and lists are valid:
@@ -38,7 +38,7 @@ using StringNumber = uint32_t;  // in Recording::strings; 0: ""
 using ListNumber = uint32_t;    // in Recording::lists; 0: []
 inline constexpr uint32_t kNoCall = std::numeric_limits<uint32_t>::max();
 inline constexpr size_t kProjections = sign_pattern::kProjections;
-inline constexpr int64_t kRecordingFormat = 3;  // in headers; hashes of another one are of another kind
+inline constexpr int64_t kRecordingFormat = 3;  // in headers; hashes of another format are of another kind
 
 // Why a recording ends before its program did, in its header.
 enum class EndedEarly : uint8_t {
@@ -51,7 +51,7 @@ enum class EndedEarly : uint8_t {
 OP_TOOLS_API std::string_view to_string(EndedEarly reason);  // "disk_full"; "": kNo
 
 // In headers. Of the devices that were found to compute statistics wrong: from which call on (a row) the host has
-// computed them, and what differed.
+// computed them, and the difference.
 inline constexpr const char* kStatisticsOnHost = "statistics_on_host";
 inline constexpr const char* kStatisticsInDoubt = "statistics_in_doubt";  // how many values have therefore none
 inline constexpr const char* kEndedEarly = "ended_early";
@@ -60,7 +60,7 @@ inline constexpr const char* kAccount = "account";  // of the run, from its end 
 // "sim", as torch names devices without their numbers.
 OP_TOOLS_API std::string device_name(c10::DeviceType type);
 
-// What a tensor held. A tensor that is not written has one value, however many calls see it.
+// The elements of a tensor. A tensor that is not written has a single value, however many calls see it.
 struct RecordedValue {
   Origin origin = Origin::kUnknown;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -98,7 +98,7 @@ struct RecordedCall {
   uint32_t thread = 0;       // from 0, in the order of their first calls
   uint32_t module_call = 0;  // how often this module had been called before, in this step
   uint32_t pass = 0;         // which backward pass over the call
-  uint32_t first_use = 0;    // in Recording::uses: inputs, then outputs (what it returns, then inputs that it wrote)
+  uint32_t first_use = 0;    // in Recording::uses: inputs, then outputs (results, then inputs that it wrote)
   uint32_t inputs = 0, outputs = 0;
   Level level = Level::kTorch;
   Phase phase = Phase::kForward;

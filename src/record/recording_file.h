@@ -1,10 +1,9 @@
 // A recording's file: "<folder>/rank<R>-<pid>.oprec". Blocks of rows that are appended as the program runs, each with
-// its length and a checksum: whatever the end of the process, what was written before it can be read.
+// its length and a checksum: whatever the end of the process, blocks written before it can be read.
 //
-//   "OPREC03\n", then blocks: kind (u32), "BLCK" (u32), bytes of what follows (u64), XXH3 of kind, bytes and that (u64)
-//   kind 1, the first: the header, as JSON
-//   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
-//   kind 3: the tool was stopped; there may be backward passes after it
+//   "OPREC03\n", then blocks: kind (u32), "BLCK" (u32), bytes of the contents (u64), XXH3 of kind, bytes and contents
+//   (u64) kind 1, the first: the header, as JSON kind 2: new strings, lists of sizes, values, uses and calls
+//   (recording.h); numbers count from the start kind 3: the tool was stopped; there may be backward passes after it
 //   kind 4: more of the header, as JSON, which was not known at the begin
 //
 // All integers are little-endian. A value's projections are sums of its elements with the signs of
@@ -20,8 +19,8 @@
 
 namespace op_tools {
 
-// Writes one. Whatever append() was given is the system's when it returns: a process that is killed loses nothing of
-// it. One thread at a time.
+// Writes a recording. Rows given to append() are the system's when it returns: a process that is killed loses none of
+// them. One thread at a time.
 class OP_TOOLS_API RecordingFile {
  public:
   // Makes the file. Throws Error, with path and system message, as all methods do.
@@ -31,11 +30,11 @@ class OP_TOOLS_API RecordingFile {
   RecordingFile& operator=(const RecordingFile&) = delete;
 
   // Rows that are new: the numbers in them count from the file's begin (string 0 and list 0 are there from the start).
-  // What cannot be written as a whole is taken back: the file stays readable.
+  // A block that cannot be written as a whole is taken back: the file stays readable.
   void append(const Recording& rows);
   void note(const Value& facts);             // a Dict: the reader adds it to the header
   void end();                                // the recording is complete, unless more is appended
-  bool is_full() const { return is_full_; }  // what could not be written had no room
+  bool is_full() const { return is_full_; }  // a block had no room
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
 

@@ -24,7 +24,7 @@ using namespace recording_blocks;  // NOLINT: the format of this file
 
 namespace {
 
-// What is wrong in a block; the reader adds where it is.
+// The fault of a block; the reader adds its place.
 struct Damage {
   std::string what;
 };
@@ -94,7 +94,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw Damage{what};
 }
 
-// Is the byte of a bool, which may not be read as one before?
+// Is the byte of a bool, which may not be read as a bool before?
 template <class Row>
 void require_flags(std::string_view rows, size_t place) {
   for (size_t at = place; at < rows.size(); at += sizeof(Row)) {

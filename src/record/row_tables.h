@@ -1,5 +1,5 @@
-// The rows of a recording that were not written yet, and the numbers of all strings and lists that were: what a file of
-// a recording is given, part by part. One thread at a time.
+// The rows of a recording that were not written yet, and the numbers of all strings and lists that were: the contents
+// that a file of a recording is given, part by part. One thread at a time.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -38,7 +38,7 @@ class RowTables {
   // Rows only: numbers count from the recording's begin.
   const Recording& pending() const { return pending_; }
   size_t pending_bytes() const;
-  void written();  // what was pending is in the file
+  void written();  // pending rows are in the file
 
  private:
   struct Hash {

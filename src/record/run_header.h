@@ -1,5 +1,5 @@
-// What a recording says of its program: versions, devices, flags, seeds, environment. Two recordings that disagree here
-// need no other explanation.
+// A recording's facts about its program: versions, devices, flags, seeds, environment. Two recordings that disagree
+// here need no other explanation.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace op_tools {
 
-// What the program's language knows: its version, the command line, the git commit, the world size. A Dict; set once by
-// the bindings of that language.
+// Facts that the program's language knows: its version, the command line, the git commit, the world size. A Dict; set
+// once by the bindings of that language.
 using ProgramSource = std::function<Value()>;
 OP_TOOLS_API void set_program_source(ProgramSource source);
 

@@ -47,14 +47,14 @@ class ValueRows {
   // A new row.
   KnownValue add(const at::Tensor& tensor, const TensorOrigin& origin, std::shared_ptr<StatisticsQuery> question);
   void know(const at::Tensor& tensor, size_t place, const KnownValue& value) { known_.put(tensor, place, value); }
-  // The row is of an output; one that is no view of an input was made by the call.
+  // The row is of an output; an output that is no view of an input was made by the call.
   KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
                         std::shared_ptr<StatisticsQuery> question);
 
-  // What the value of this number holds is known now.
+  // The elements of the value of this number are known now.
   void arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question);
 
-  // Questions to devices: all of them are read with one transfer per device.
+  // Questions to devices: all of them are read with a single transfer per device.
   size_t open() const { return open_.size(); }
   OpenValues open_values() const;
   void answer(OpenValues& read);

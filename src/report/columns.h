@@ -1,8 +1,8 @@
-// The columns of a tool's rows, declared once: name, where the value comes from, one line of help. The titles of a CSV
+// The columns of a tool's rows, declared once: name, where the value comes from, a line of help. The titles of a CSV
 // file, the cells of files, the Dicts of report() and Python's row classes come from this list.
 //
 //   const Columns<ToyRow>& ToyRow::columns() {
-//     static const Columns<ToyRow> all{"ToyRow", "Calls of one operator.", {
+//     static const Columns<ToyRow> all{"ToyRow", "Calls of an operator.", {
 //         {"op", &ToyRow::op, "the operator"},
 //         {"calls", &ToyRow::calls, "made so far"},
 //     }};

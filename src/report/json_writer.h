@@ -1,5 +1,5 @@
 // JSON as it is written down: no tree is built first, which is where most of the time for files of many calls went.
-// Reading, and what is written once, is nlohmann_json's.
+// Reading, and files that are written once, are nlohmann_json's.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -18,7 +18,7 @@ namespace op_tools {
 // The shortest text that reads back as the same number.
 OP_TOOLS_API void append_number(std::string& out, double number);
 OP_TOOLS_API void append_number(std::string& out, int64_t number);
-// As JSON: what is not finite is a string ("nan"), and no double reads back as an integer. Returns the part that
+// As JSON: a nonfinite number is a string ("nan"), and no double reads back as an integer. Returns the part that
 // append_number() would have given.
 OP_TOOLS_API std::string_view append_json_number(std::string& out, double number);
 
@@ -27,7 +27,7 @@ class OP_TOOLS_API JsonWriter {
  public:
   explicit JsonWriter(std::string& out) : out_(out) {}
 
-  enum class Form : uint8_t { kOneLine, kLines };  // of an object or array: its members side by side, or one a line
+  enum class Form : uint8_t { kOneLine, kLines };  // of an object or array: its members side by side, or each on a line
 
   // Begin an object or array: inside an object with its key, elsewhere without.
   void begin_object(Form form, std::string_view key = {}) {
@@ -63,7 +63,7 @@ class OP_TOOLS_API JsonWriter {
   void add(const T& value) {
     add({}, value);
   }
-  // Likewise, what is JSON already.
+  // Likewise, text that is JSON already.
   void add_json(std::string_view key, std::string_view json) {
     next(key);
     out_ += json;
@@ -77,7 +77,7 @@ class OP_TOOLS_API JsonWriter {
   };
 
   void open(char start, char end, Form form);
-  void next(std::string_view key);  // what stands before a member
+  void next(std::string_view key);  // the text before a member
   void new_line(size_t depth);
   void text(std::string_view text);
   void tree(const Value& value);

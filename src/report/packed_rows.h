@@ -1,6 +1,6 @@
 // Rows that a tool keeps in memory for report(), as plain bytes in blocks of their own memory: a few hundred bytes a
-// row, and nothing of a row stays between what the program allocates and frees. A small allocation that stays in the
-// place of a large one which was freed keeps the C library from using that place again: the process would grow by the
+// row, and nothing of a row stays between the program's own blocks. A small allocation that stays in the
+// place of a large block which was freed keeps the C library from using that place again: the process would grow by the
 // program's own tensors with each call. One thread at a time.
 #pragma once
 
@@ -33,7 +33,7 @@ class OP_TOOLS_API PackedRows final : public RowSink {
   };
 
   std::vector<std::string> columns_;  // by number, in the order of their first cells
-  size_t next_column_ = 0;            // most rows have the cells of the one before
+  size_t next_column_ = 0;            // most rows have the cells of their predecessor
   std::string row_;                   // that is being put together
   std::vector<Block> blocks_;
   size_t rows_ = 0;

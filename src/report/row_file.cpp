@@ -99,7 +99,7 @@ void RowFile::put(std::string_view column, const Cell& cell) {
   append_cell(line_, cell);
 }
 
-// Most cells are numbers, and most of what a number costs is its digits.
+// Most cells are numbers, and most of a number's cost is its digits.
 void RowFile::put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell) {
   const auto* number = std::get_if<double>(&cell);
   const auto* list = std::get_if<c10::ArrayRef<int64_t>>(&cell);

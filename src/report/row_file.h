@@ -18,7 +18,7 @@
 
 namespace op_tools {
 
-// Takes rows cell by cell: no tree of values is built for what goes straight into a file.
+// Takes rows cell by cell: no tree of values is built for cells that go straight into a file.
 class OP_TOOLS_API RowSink {
  public:
   using Cell = std::variant<std::string_view, int64_t, double, bool, c10::ArrayRef<int64_t>>;
@@ -26,7 +26,7 @@ class OP_TOOLS_API RowSink {
   virtual void put(std::string_view column, const Cell& cell) = 0;
 };
 
-// One row as a Dict.
+// A row as a Dict.
 class OP_TOOLS_API RowValues final : public RowSink {
  public:
   void put(std::string_view column, const Cell& cell) override;
@@ -48,11 +48,11 @@ class OP_TOOLS_API RowFile final : public RowSink {
   // out.
   void put(std::string_view column, const Cell& cell) override;
   void end_row();
-  // CSV only, for rows by the million: one cell for each column, in their order.
+  // CSV only, for rows by the million: a cell for each column, in their order.
   void add_cells(c10::ArrayRef<Cell> cells);
-  // One cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
+  // A cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
   static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
-  void flush();  // what was added is in the file after this
+  void flush();  // added rows are in the file after this
   const std::string& path() const { return path_; }
 
  private:

@@ -17,11 +17,11 @@
 namespace op_tools {
 namespace {
 
-// The calls that are aligned in order, by what they have in common.
+// The calls that are aligned in order, by their common properties.
 using BlockName = std::tuple<int64_t, Phase, uint32_t>;  // step, phase, thread
 using Blocks = std::map<BlockName, std::pair<CallNumbers, CallNumbers>>;
 
-// One side of what is being aligned.
+// A side of the alignment.
 struct Side {
   explicit Side(const Recording& recording) : run(recording), keys(call_keys(recording)) {
     for (uint32_t i = 0; i < run.calls.size(); ++i) {
@@ -136,7 +136,7 @@ class Aligner {
   Alignment made_;
 };
 
-// Two forms of an optimizer have other calls; what they have in common at their begin (new states) is paired as any.
+// Two forms of an optimizer have other calls; their common calls at the begin (new states) are paired as any.
 void Aligner::group_optimizer_steps() {
   const auto of_a = optimizer_steps(a_.run), of_b = optimizer_steps(b_.run);
   for (const auto& [place, steps] : of_a) {
@@ -172,7 +172,7 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
     const auto middle = static_cast<int64_t>(matches.size());
     matches.insert(matches.end(), found.begin(), found.end());
     std::inplace_merge(matches.begin(), matches.begin() + middle, matches.end());
-    // What was only moved must not be taken for something else that the next, vaguer key finds in its place.
+    // A call that was only moved must not be taken for another call that the next, vaguer key finds in its place.
     if (list == &CallKeys::placed) {
       for (const auto& [one, two] : matches) pair(a[one], b[two]);
       pair_moved(a, b, &CallKeys::exact);
@@ -191,7 +191,7 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
   });
 }
 
-// Two parameters may have one gradient (biases beside a residual connection): where rounding parts the calls that
+// Two parameters may have the same gradient (biases beside a residual connection): where rounding parts the calls that
 // belong together, equal bits are those of others. Calls whose tensors agree in their places belong together, bits or
 // not.
 void Aligner::drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Matches* matches) const {
@@ -217,8 +217,8 @@ bool Aligner::tensors_agree(uint32_t a, uint32_t b) const {
   return true;
 }
 
-// Calls of which none of the results agree, though calls that are paired read one of them as equal to what another call
-// of the other run made: that one stands in its place.
+// Calls of which none of the results agree, though calls that are paired read such a result as equal to that of another
+// call of the other run: that call stands in its place.
 void Aligner::separate_replaced_calls() {
   const auto agree = [&](uint32_t value_a, uint32_t value_b) {
     const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
@@ -252,7 +252,7 @@ void Aligner::separate_replaced_calls() {
   }
 }
 
-// Where one side has other calls than the other one (a network that is one operator there), operators of the same name
+// Where the sides have different calls (a network that is a single operator there), operators of the same name
 // and shapes meet by chance.
 // Only now that all pairs are made it is known which calls have no partners.
 void Aligner::separate_chance_pairs() {
@@ -266,7 +266,7 @@ void Aligner::separate_chance_pairs() {
 }
 
 // All that they read was made by calls without partners, and neither that nor their results agree. Where their results
-// have other shapes one such input will do.
+// have other shapes a single such input will do.
 bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
   const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
   if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
@@ -288,7 +288,7 @@ bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
   return made_alone == one.inputs || (other_shape && made_alone > 0);
 }
 
-// Pairs calls without a partner that one key names on both sides, in whatever order they are.
+// Pairs calls without a partner that the same key names on both sides, in whatever order they are.
 void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList list) {
   const auto by_key = [&](const Side& side, const CallNumbers& calls) {
     std::map<uint64_t, uint32_t> once;  // kNoCall: several
@@ -344,7 +344,7 @@ void Aligner::align_backward() {
     const auto& [a, b] = calls;
     const bool of_group = forward.first == 1 && !a.empty() && !b.empty();
     if (of_group && keys_of(a_, &CallKeys::loose, a) != keys_of(b_, &CallKeys::loose, b)) {
-      add_group({a, b});  // other formulas of one gradient: what meets in them meets by chance
+      add_group({a, b});  // other formulas of a gradient: pairs inside them are chance
     } else {
       align_block(a, b);
     }

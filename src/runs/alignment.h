@@ -1,10 +1,10 @@
 // Which calls of two recordings belong together.
 //
 // Steps by their numbers; in a step forward calls by thread, in order: first calls whose tensors have the same bits,
-// once on each side; then by module, operator and shapes; then without the module; then by operator alone. What was
-// moved is found by its keys, what was fused or split becomes a group. A backward call belongs to the backward call of
-// the partner of its forward call: another order of the engine is no difference. What only moves a tensor to another
-// device takes no part. Pure functions, any thread.
+// once on each side; then by module, operator and shapes; then without the module; then by operator alone. Moved
+// calls are found by their keys, fused or split calls become a group. A backward call belongs to the backward call of
+// the partner of its forward call: another order of the engine is no difference. A call that only moves a tensor to
+// another device takes no part. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

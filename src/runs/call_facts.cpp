@@ -13,12 +13,12 @@
 namespace op_tools {
 namespace {
 
-// The gradient of an operator, as one of aten's: mse_loss_backward, _softmax_backward_data.
+// The gradient of an operator, as an operator of aten's: mse_loss_backward, _softmax_backward_data.
 bool is_gradient_formula(const RecordedCall& call, std::string_view operator_name) {
   return call.level == Level::kAten && operator_name.find("_backward") != std::string_view::npos;
 }
 
-// relu makes zeros of what is below its threshold.
+// relu makes zeros of elements below its threshold.
 std::optional<int64_t> zeros_of_relu(const Recording& run, const CallsById& forward, const RecordedCall& call) {
   const auto made = forward.find(call.forward_id);
   if (call.phase != Phase::kBackward || call.forward_id == 0 || made == forward.end()) return std::nullopt;

@@ -1,4 +1,4 @@
-// What is known of calls whose limits are asked for, before their tensors are looked at: from the table of traits. Pure
+// Facts about calls whose limits are asked for, before their tensors are looked at: from the table of traits. Pure
 // functions, any thread.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace op_tools {
 
-// Of one call, or of a group of them.
+// Of a call, or of a group of them.
 CallInputs facts_of(const Recording& run, const CallNumbers& calls, bool is_group);
 
 // The engine adds gradients up where no call is seen.

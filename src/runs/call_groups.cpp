@@ -10,8 +10,8 @@
 namespace op_tools {
 namespace {
 
-// What is larger is another program, not a fused operator: of both sides the calls of one times those of the other. A
-// recurrent network is one operator on one side and some for each step on the other.
+// A larger group is another program, not a fused operator: the calls of A times those of B. A
+// recurrent network is a single operator on one side and some for each step on the other.
 constexpr size_t kMostInGroup = 64 * 64;
 
 using Part = std::span<const uint32_t>;
@@ -72,7 +72,7 @@ class GroupFinder {
     split_by_results(a, b);
   }
 
-  // A group ends where both sides have the same result, or one that the same calls read.
+  // A group ends where both sides have the same result, or a result that the same calls read.
   void split_by_results(Part a, Part b) {
     if (a.size() * b.size() > kMostInGroup) return;
     size_t from_a = 0, from_b = 0;

@@ -21,7 +21,7 @@ uint64_t mixed(uint64_t key, uint64_t more) {
   return key ^ (key >> 29);
 }
 
-// Numbers of strings and lists are those of one file: keys are made of what they stand for.
+// Numbers of strings and lists are those of a file: keys are made of their meanings.
 struct Contents {
   std::vector<uint64_t> strings, ops, lists;
 
@@ -66,14 +66,14 @@ bool writes_inputs(const Recording& run, const RecordedCall& call) {
                      [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
 }
 
-// What a value's maker returned: read again, or seen in another form, memory is another value of the same maker.
+// The result of a value's maker: read again, or seen in another form, memory is another value of the same maker.
 const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
   if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return nullptr;
   const auto made = run.outputs(run.calls[value.producer]);
   return value.output < made.size() ? &made[value.output] : nullptr;
 }
 
-// How many elements of the memory lie between the first and the last one of a tensor, both counted.
+// How many elements of the memory lie between the first and the last of a tensor, both counted.
 int64_t extent_of(const Recording& run, const RecordedValue& value) {
   const auto sizes = run.list(value.shape), strides = run.list(value.stride);
   if (sizes.size() != strides.size()) return std::numeric_limits<int64_t>::max();  // it has no strides
@@ -82,7 +82,7 @@ int64_t extent_of(const Recording& run, const RecordedValue& value) {
   return last + 1;
 }
 
-// Other sizes and strides reach no further than those before: what they show was there already.
+// Other sizes and strides reach no further than those before: they show memory that was there already.
 bool reaches_further(const Recording& run, const RecordedCall& call) {
   if (call.inputs == 0 || call.outputs == 0) return true;
   return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
@@ -106,7 +106,8 @@ std::vector<bool> unwritten_values(const Recording& run) {
     }
     bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
                  (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
-    // What writes such memory makes it known; what only reads it (a view), or makes new elements of it, shows it.
+    // A call that writes such memory makes it known; a call that only reads it (a view), or makes new elements of it,
+    // shows it.
     const bool makes_known = writes_inputs(run, call) && !has_trait(base, OpTrait::kChangesInPlace);
     if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !makes_known) {
       for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];

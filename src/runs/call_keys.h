@@ -1,4 +1,4 @@
-// By what calls of two recordings are known to be the same: 64-bit keys, each vaguer than the one before. Pure
+// The keys by which calls of two recordings are known to be the same: 64 bits, each vaguer than its predecessor. Pure
 // functions, any thread.
 #pragma once
 
@@ -21,17 +21,18 @@ struct CallKeys {
 };
 OP_TOOLS_API CallKeys call_keys(const Recording& run);
 
-// By number of the value: it shows memory that was never written (torch.empty and its views), so it has what was there
+// By number of the value: it shows memory that was never written (torch.empty and its views), so it has the bits from
 // before.
 OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
 
 // By number of the value: the value that it is a copy of, on another device or where a program for devices asks for its
-// own (`.cpu()`, `.to(device)`); else itself. Such a copy computes nothing; one that has other elements is no copy.
+// own (`.cpu()`, `.to(device)`); else itself. Such a copy computes nothing; a result that has other elements is no
+// copy.
 OP_TOOLS_API std::vector<uint32_t> moved_from(const Recording& run);
 // The call makes nothing but such copies.
 OP_TOOLS_API bool only_moves(const Recording& run, const RecordedCall& call);
 
-// The operator without namespace, overload and what marks its in-place form: aten::add_.Tensor, torch.add -> add
+// The operator without namespace, overload and the mark of its in-place form: aten::add_.Tensor, torch.add -> add
 OP_TOOLS_API std::string_view plain_name(std::string_view op);
 
 enum class DtypeClass : uint8_t { kFloating, kComplex, kInteger, kBool, kOther };

@@ -17,22 +17,22 @@ enum class CallVerdict : uint8_t {
   kOnlyA,    // the other run has no such call
   kOnlyB,
   kCauseNotFound,  // a loss, gradient or parameter of it differs, and no call in which that was born was found
-  kNotCompared,    // a result of it has no statistics in one of the runs
+  kNotCompared,    // a result of it has no statistics in a run
 };
 OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
 
-// In what way the results (of kOnlyA, kOnlyB: what other calls make of them) differ.
+// In what way the results (of kOnlyA, kOnlyB: results of other calls made of them) differ.
 enum class Finding : uint8_t {
   kNone,
-  kError,  // one of the calls raised
+  kError,  // either call raised
   kShape,
-  kNonfinite,  // NaN or infinities on one side
+  kNonfinite,  // NaN or infinities on a single side
   kNumbers,
   kRandom,      // numbers of a call that draws random ones
-  kFirstInput,  // a parameter, gradient or input of the program is another one from the start
+  kFirstInput,  // a parameter, gradient or input of the program differs from the start
   kOtherInput,  // it reads the result of another call than its partner does
-  kExtraCall,   // a call that only one run makes changes what the calls after it read
-  kEndResult,   // a loss, a parameter's gradient or a parameter is another one
+  kExtraCall,   // a call of a single run changes the inputs of later calls
+  kEndResult,   // a loss, a parameter's gradient or a parameter differs
 };
 OP_TOOLS_API std::string_view to_string(Finding finding);
 

@@ -18,17 +18,17 @@ namespace op_tools {
 namespace {
 
 enum class Pattern : uint8_t {
-  kSum,          // all get what all gave, reduced
-  kSumAtRoot,    // one rank does
-  kFromRoot,     // all get what one rank gave
-  kListOfAll,    // all get a list of what the ranks gave
-  kListAtRoot,   // one rank does
-  kPartsOfRoot,  // each gets its part of one rank's list
+  kSum,          // all get the inputs of all, reduced
+  kSumAtRoot,    // a single rank does
+  kFromRoot,     // all get the input of a single rank
+  kListOfAll,    // all get a list of the ranks' inputs
+  kListAtRoot,   // a single rank does
+  kPartsOfRoot,  // each gets its part of a single rank's list
   kSumOfParts,   // each gets its part of the ranks' lists, reduced
   kPartsOfAll,   // each gets a list of its parts of the ranks' lists
-  kJoined,       // all get what the ranks gave in one tensor
+  kJoined,       // all get the ranks' inputs in the same tensor
   kSumOfPieces,  // each gets a piece of the reduced tensor
-  kPiecesOfAll,  // each gets pieces of the ranks' tensors in one
+  kPiecesOfAll,  // each gets pieces of the ranks' tensors in the same tensor
 };
 
 struct Parameter {
@@ -148,7 +148,7 @@ const Value* fact(const Value& facts, const Parameter& parameter) {
 
 using Tensors = std::vector<const RecordedValue*>;
 
-// One rank's side.
+// A rank's side.
 struct Side {
   const Recording* run = nullptr;
   Value facts;
@@ -182,14 +182,14 @@ Side side_of(const RankCall& rank, const Form& form) {
   return side;
 }
 
-// --- What statistics say. nullopt: nothing.
+// --- The answers of statistics. nullopt: none.
 
 std::optional<bool> same_bits(const RecordedValue& one, const RecordedValue& other) {
   if (one.hash == 0 || other.hash == 0 || one.dtype != other.dtype) return std::nullopt;
   return one.hash == other.hash;
 }
 
-// The largest rounding of one addition, relative; nullopt: sums of this dtype may wrap, or are no sums.
+// The largest rounding of an addition, relative; nullopt: sums of this dtype may wrap, or are no sums.
 std::optional<double> rounding_of(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::BFloat16:
@@ -223,7 +223,7 @@ double extreme(const Tensors& tensors, double RecordedValue::*of, bool largest) 
 
 constexpr double kRoom = 4;  // projections are right within a factor of 2 nearly always
 
-// `got`: element by element the reduction of `given`.
+// `got`: element by element the reduction of `inputs`.
 std::optional<bool> is_reduced(const RecordedValue& got, const Tensors& given, Reduction reduction) {
   if (given.empty() || !got.known || !all_known(given)) return std::nullopt;
   if (reduction == Reduction::kMax || reduction == Reduction::kMin) {
@@ -247,7 +247,7 @@ std::optional<bool> is_reduced(const RecordedValue& got, const Tensors& given, R
   return std::sqrt(squares / kProjections) <= kRoom * count * *rounding * norms;
 }
 
-// All elements of `got` are those of `given`, in whatever order.
+// All elements of `got` are those of `inputs`, in whatever order.
 std::optional<bool> has_the_elements(const Tensors& got, const Tensors& given) {
   if (got.empty() || given.empty() || !all_known(got) || !all_known(given)) return std::nullopt;
   const auto total = [](const Tensors& tensors, int64_t RecordedValue::*of) {
@@ -277,7 +277,7 @@ std::optional<bool> has_the_elements(const Tensors& got, const Tensors& given) {
 
 // --- The ranks
 
-// `flags`: of parts; a part that is wrong decides, else one of which nothing is known.
+// `flags`: of parts; a part that is wrong decides, else an unknown part.
 std::optional<bool> all_of(const std::vector<std::optional<bool>>& flags) {
   if (std::find(flags.begin(), flags.end(), std::optional(false)) != flags.end()) return false;
   const bool is_known = !flags.empty() && std::find(flags.begin(), flags.end(), std::nullopt) == flags.end();
@@ -330,7 +330,7 @@ class Ranks {
     return tensors;
   }
 
-  // `source`: of what this rank got, by number.
+  // `source`: of this rank's results, by number.
   template <class Source>
   std::optional<bool> has_bits(const Tensors& got, Source&& source) const {
     std::vector<std::optional<bool>> flags;
@@ -378,7 +378,7 @@ class Ranks {
     return std::nullopt;
   }
 
-  // What all ranks got together.
+  // The results of all ranks together.
   std::optional<bool> pieces_are_right() const {
     Tensors got;
     for (const Side& side : sides_) {

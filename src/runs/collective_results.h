@@ -1,6 +1,6 @@
-// What the ranks of a process group got from a collective, against what they gave to it: as far as statistics tell. A
-// sum's projections are the sum of the projections; what is passed on unchanged keeps its hash; of tensors that are put
-// together counts and extremes are known. Pure functions, any thread.
+// The results of a process group's ranks from a collective, against their inputs: as far as statistics tell. A
+// sum's projections are the sum of the projections; a tensor that is passed on unchanged keeps its hash; of tensors
+// that are put together counts and extremes are known. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct GroupOfCall {
 };
 GroupOfCall group_of(const Recording& run, uint32_t call);
 
-// Which of the ranks' results do not follow from what all of them gave. Empty: none, or their statistics do not say it.
+// Which of the ranks' results do not follow from the inputs of all. Empty: none, or their statistics do not say it.
 std::vector<size_t> wrong_results(const std::vector<RankCall>& ranks);
 
 }  // namespace op_tools

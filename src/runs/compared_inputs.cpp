@@ -14,8 +14,8 @@ namespace {
 
 using Kind = ValueDifference::Kind;
 
-// Values that no call was seen to make (sums of gradients in the engine) may differ by this many times what was seen so
-// far, and by this many rounding steps.
+// Values that no call was seen to make (sums of gradients in the engine) may differ by this many times the differences
+// so far, and by this many rounding steps.
 constexpr double kUnseenGrowth = 64;
 
 }  // namespace
@@ -66,8 +66,8 @@ bool InputComparison::is_usual_unseen(uint32_t value_a, const RecordedValue& b,
   return difference.relative * std::min(1.0, beside) <= usual;
 }
 
-// In the line of the group itself calls of one name meet by chance: there all that they read has to come from the same
-// rows.
+// In the line of the group itself calls of the same name meet by chance: there all their inputs have to come from the
+// same rows.
 bool InputComparison::knows_results_of(uint32_t group, const ComparedInputs& inputs) const {
   if (inputs.reader == kNoCall) return false;
   const RecordedCall &reader = a_.calls[inputs.reader], &made = a_.calls[so_far_->found.rows[group].a];
@@ -96,7 +96,7 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
     }
     return number;
   }
-  // What no call was seen to make may come from what was found before, by a way that was not recorded.
+  // A value that no call was seen to make may come from an earlier difference, by a way that was not recorded.
   const bool unseen = call_a == kNoCall || call_b == kNoCall;
   if (unseen && so_far_->found.first != kNoRow) return so_far_->found.first;
   inputs->born = unseen ? Finding::kFirstInput : Finding::kOtherInput;
@@ -104,7 +104,7 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
   return kNoRow;
 }
 
-// Which results of two groups belong together their readers say: one that a pair of calls reads in the same place.
+// Readers tell which results of two groups belong together: those that a pair of calls reads in the same place.
 void InputComparison::name_group(uint32_t number, uint32_t value_a, uint32_t value_b,
                                  const ValueDifference& difference) {
   ComparedCalls& row = so_far_->found.rows[number];
@@ -143,7 +143,7 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
     of_item->absolute = std::max(of_item->absolute, absolute);
   }
   if (carried != kNoRow) {
-    // What calls of one run alone make of a value is nothing where it is equal again.
+    // Calls of a single run change nothing of a value that is equal again.
     const uint32_t source = so_far_->found.rows[carried].source;
     const bool is_healed = difference.kind == Kind::kNumbers && difference.relative <= kSameResult &&
                            source != kNoRow && so_far_->found.rows[source].is_by_calls_alone();
@@ -194,7 +194,7 @@ void InputComparison::look_at_ports(const Compared& calls, ComparedInputs* input
   look(pairs_.ports_b(calls).inputs, so_far_->made_b);
 }
 
-// A backward call of the torch level reads what its forward call read and made, too.
+// A backward call of the torch level reads the inputs and results of its forward call, too.
 void InputComparison::look_at_forward(const Compared& calls, ComparedInputs* inputs) const {
   for (const uint32_t number : calls.a) {
     const RecordedCall& call = a_.calls[number];
@@ -202,7 +202,7 @@ void InputComparison::look_at_forward(const Compared& calls, ComparedInputs* inp
     const auto forward = forward_.find(call.forward_id);
     if (call.forward_id == 0 || forward == forward_.end()) continue;
     const RecordedCall& made = a_.calls[forward->second];
-    // Its inputs last: what it divides by is one of them.
+    // Its inputs last: its divisor is among them.
     for (const auto& uses : {a_.outputs(made), a_.inputs(made)}) {
       for (const RecordedUse& use : uses) {
         inputs->facts.forward.push_back(use.value);
@@ -222,7 +222,7 @@ void InputComparison::look_at_forward(const Compared& calls, ComparedInputs* inp
   }
 }
 
-// What a module's own code reads are the results of the modules in it, too.
+// A module's own code reads the results of the modules in it, too.
 void InputComparison::look_inside(const Compared& calls, ComparedInputs* inputs) const {
   const ModuleRows::Inside* const inside = so_far_->modules.inside(calls.a.back());
   if (inside == nullptr) return;
@@ -246,7 +246,7 @@ ComparedInputs InputComparison::look_at(const Compared& calls, const ComparedSte
   if (calls.group != kNoCall) look_at_ports(calls, &inputs);
   look_at_forward(calls, &inputs);
   look_inside(calls, &inputs);
-  // The operators of aten have the gradient first, then what the forward operator read and made.
+  // The operators of aten have the gradient first, then the forward operator's inputs and results.
   if (facts.is_gradient && facts.forward.empty() && facts.values.size() > 1) {
     facts.forward.assign(facts.values.begin() + 1, facts.values.end());
     facts.values.resize(1);

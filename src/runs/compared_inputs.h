@@ -1,5 +1,5 @@
-// What a pair of calls, or of groups of them, reads: how far it is apart, and why. Called by find_divergence() for each
-// pair, in the order of the calls. One thread.
+// The inputs of a pair of calls, or of groups of them: how far they are apart, and why. Called by find_divergence() for
+// each pair, in the order of the calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@
 
 namespace op_tools {
 
-// What goes into a pair, as far as it decides about the verdict.
+// The inputs of a pair, as far as they decide about the verdict.
 struct ComparedInputs {
   CallInputs facts;
   ValuePairs pairs;
-  uint32_t reader = kNoCall;  // A's call, where it is one
-  // Of an operator on lists: what goes into each item of them; -1: into all.
+  uint32_t reader = kNoCall;  // A's call, where it is a single call
+  // Of an operator on lists: the inputs of each item of them; -1: of all.
   struct Item {
     std::vector<uint32_t> values;
     double difference = 0, absolute = 0;
@@ -33,15 +33,15 @@ struct ComparedInputs {
   std::map<int64_t, Item> items;
   uint32_t carried = kNoRow;  // the row from which a difference comes
   Finding born = Finding::kNone;
-  uint32_t extra = kNoRow;  // the row of a call that only one run makes, from which a difference comes
+  uint32_t extra = kNoRow;  // the row of a call of a single run, from which a difference comes
   double extra_difference = 0;
   uint32_t value_a = kNoCall, value_b = kNoCall;
 };
 
-// What is known of the pairs that were compared so far.
+// The facts about the pairs that were compared so far.
 struct ComparedSoFar {
   ComparedSoFar(const Recording& a, const Recording& b);
-  // A birth in `row`, which may be that of the call being compared. What is seen late is behind what was seen before,
+  // A birth in `row`, which may be that of the call being compared. A late difference is behind earlier differences,
   // wherever it was made.
   void note_birth(uint32_t row, uint32_t seen_in);
 

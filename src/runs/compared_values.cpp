@@ -21,7 +21,7 @@ ComparedValues::ComparedValues(const Recording& a, const Recording& b, const Ali
   if (!alignment.groups.empty()) readers_a_ = last_readers(a), readers_b_ = last_readers(b);
 }
 
-// By place in the argument list where both have the same places, else by what the tensors are.
+// By place in the argument list where both have the same places, else by the tensors' properties.
 ValuePairs ComparedValues::paired_uses(c10::ArrayRef<RecordedUse> a, c10::ArrayRef<RecordedUse> b) const {
   ValuePairs pairs;
   if (a.size() == b.size()) {
@@ -83,7 +83,7 @@ ValuePairs ComparedValues::outputs(const Compared& calls) const {
   const std::vector<uint32_t> of_a = ports_a(calls).outputs, of_b = ports_b(calls).outputs;
   ValuePairs pairs = pair_values(a_, of_a, b_, of_b);
   if (a_.calls[calls.a.back()].phase != Phase::kBackward) return pairs;
-  // Formulas of one gradient may have it in other parts, which the engine adds up: what reads the sum is compared.
+  // Formulas of a gradient may have it in other parts, which the engine adds up: the reader of the sum is compared.
   std::erase_if(pairs, [&](const auto& pair) {
     const auto shape = a_.list(a_.values[pair.first].shape);
     const bool other_parts = of_shape(a_, of_a, shape) != of_shape(b_, of_b, shape) ||

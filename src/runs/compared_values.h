@@ -13,7 +13,7 @@ namespace op_tools {
 // Two calls, or two groups, that are compared.
 struct Compared {
   CallNumbers a, b;
-  uint32_t group = kNoCall;  // in Alignment::groups; kNoCall: one call each
+  uint32_t group = kNoCall;  // in Alignment::groups; kNoCall: a single call each
 };
 
 class ComparedValues {

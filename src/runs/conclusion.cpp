@@ -16,8 +16,8 @@ void forgive(ComparedCalls* row) {
   if (row->verdict == CallVerdict::kBorn || row->verdict == CallVerdict::kCarried) row->verdict = CallVerdict::kHealed;
 }
 
-// Where one run has other calls than the other one (a network that is one operator there) calls are paired by chance.
-// What was named for that alone is nothing where all results of the runs are equal, and nothing but they are made of
+// Where the runs have different calls (a network that is a single operator there) calls are paired by chance.
+// A call named for that alone is forgiven where all results of the runs are equal, and nothing but they are made of
 // it.
 void forgive_other_calls(const Recording& a, const Recording& b, Divergence* judged) {
   const auto may_be_chance = [](const ComparedCalls& row) { return !row.is_birth() || row.is_by_calls_alone(); };
@@ -32,8 +32,8 @@ void forgive_other_calls(const Recording& a, const Recording& b, Divergence* jud
   judged->first = kNoRow;
 }
 
-// By value: what a program is run for, or would be: losses, gradients of leaves, parameters, and what no call reads.
-// What gradients are made of is read by the engine.
+// By value: the results for which a program is run: losses, gradients of leaves, parameters, and values that no call
+// reads. The parts of gradients are read by the engine.
 std::vector<bool> ends_of(const Recording& run) {
   std::vector<bool> ends = end_values(run), is_read(run.values.size(), false);
   for (const RecordedCall& call : run.calls) {
@@ -46,7 +46,7 @@ std::vector<bool> ends_of(const Recording& run) {
   return ends;
 }
 
-// What was named for the pairing alone is nothing, either, where what it was handed on to is equal again before any
+// A call named for the pairing alone is forgiven, too, where its successors are equal again before any
 // result is made of it.
 void forgive_healed_births(const Recording& a, const Recording& b, Divergence* judged) {
   std::vector<bool> reaches_end(judged->rows.size(), false);  // by row: of births

@@ -1,4 +1,4 @@
-// What the results of two runs say of the verdicts on their calls. Pure functions, any thread.
+// The verdicts on calls in the light of the results of two runs. Pure functions, any thread.
 #pragma once
 
 #include "record/recording.h"
@@ -7,10 +7,10 @@
 
 namespace op_tools {
 
-// After all calls were looked at: forgives what was named only because one run has other calls than the other one, if
-// all results are equal, or what it was handed on to is; names another loss, gradient or parameter where no call was
+// After all calls were looked at: forgives calls that were named only because the runs have different calls, if
+// all results are equal, or their successors are; names another loss, gradient or parameter where no call was
 // found; finds the first row of each step; and asks whether enough was looked at: most rows say nothing where they were
-// not compared, or are calls that one run makes and whose results go into no call that both make.
+// not compared, or are calls of a single run whose results go into no call that both make.
 void conclude(const Recording& a, const Recording& b, const Noise* noise, Divergence* judged);
 
 }  // namespace op_tools

@@ -34,7 +34,7 @@ class Finder {
   Divergence find();
 
  private:
-  static void hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made);  // of what only moves
+  static void hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made);  // of calls that only move
   void only_a(uint32_t call);
   void only_b(uint32_t call);
   void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* made,
@@ -107,7 +107,7 @@ void Finder::only_b(uint32_t call) {
   one_sided(b_, call, CallVerdict::kOnlyB, &so_far_.made_b, &ComparedCalls::b);
 }
 
-// Hands on what its inputs carry.
+// Hands on the differences of its inputs.
 void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdict, std::vector<uint32_t>* made,
                        uint32_t ComparedCalls::*place) {
   const RecordedCall& call = run.calls[number];
@@ -171,7 +171,7 @@ void Finder::look_at_steps(const ComparedSteps& steps, bool carried, ComparedCal
   }
 }
 
-// What only one run does changed the results of a call that both make.
+// Calls of a single run changed the results of a call that both make.
 void Finder::name_extra_call(const ComparedInputs& inputs) {
   ComparedCalls& row = so_far_.found.rows[inputs.extra];
   if (row.finding != Finding::kNone || row.source != kNoRow) return;

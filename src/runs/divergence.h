@@ -1,5 +1,5 @@
 // Where two runs part: a verdict for each pair of calls, and the first call in each step whose results differ though
-// its inputs agree. What a difference makes of the calls after it is followed along the links from values to the calls
+// its inputs agree. The effect of a difference on later calls is followed along the links from values to the calls
 // that made them. Pure functions, any thread.
 #pragma once
 
@@ -24,7 +24,7 @@ struct ComparedCalls {
   Finding finding = Finding::kNone;
   bool other_op = false, other_dtype = false, other_shape = false, other_scalars = false;
   // Relative to the tensors' norms: the largest of the inputs, that of the output with the largest share of its limit,
-  // and that limit. `noise`: what the noise recording has there; 0: there is none.
+  // and that limit. `noise`: that of the noise recording; 0: there is none.
   double input_difference = 0, output_difference = 0, limit = 0, noise = 0;
   uint32_t value_a = kNoCall, value_b = kNoCall;  // that output; of kFirstInput that input
   uint32_t source = kNoRow;                       // the row in which the difference was born; of kBorn itself
@@ -32,7 +32,7 @@ struct ComparedCalls {
   uint32_t seen_in = kNoRow;                      // of a birth: the row of the call whose inputs or results showed it
   double share() const { return limit > 0 ? output_difference / limit : output_difference > 0 ? 1e9 : 0; }
   bool is_birth() const { return finding != Finding::kNone; }
-  // Seen where one run has other calls than the other one (a network that is one operator there): by a pairing that may
+  // Seen where the runs have different calls (a network that is a single operator there): by a pairing that may
   // be chance.
   bool is_by_calls_alone() const {
     return finding == Finding::kExtraCall || finding == Finding::kOtherInput || finding == Finding::kShape ||

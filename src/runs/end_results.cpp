@@ -23,11 +23,11 @@
 namespace op_tools {
 namespace {
 
-// What rounding makes of a loss, a gradient or a parameter in the steps of a recording; measured with runs that round
-// otherwise (tests/proofs/no_false_all_clear.py).
+// The effect of rounding on a loss, a gradient or a parameter in the steps of a recording; measured with runs that
+// round otherwise (tests/proofs/no_false_all_clear.py).
 constexpr double kUsual = 1e-3;
 constexpr double kUnits = 64;
-// What optimizers made of gradients that are rounding alone moves later losses and gradients no farther apart; nor are
+// Steps of optimizers for gradients that are rounding alone move later losses and gradients no farther apart; nor are
 // gradients that are all rounding (of a loss that nothing changes).
 constexpr double kMostMoved = 0.02;
 // Nearer than that nothing is left to be explained.
@@ -242,7 +242,7 @@ class ResultComparison {
     return step == steps_.end() || gradients_agree(*step);
   }
 
-  // Gradients that one pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.
+  // Gradients that a pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.
   double limit_of(const Step& step) const {
     const double limit = limit_at(step.first);
     if (step.read.value_a == kNoCall) return limit;
@@ -280,7 +280,7 @@ class ResultComparison {
     }
   }
 
-  // Beside the largest gradient of its step a small one counts less.
+  // Beside the largest gradient of its step a small gradient counts less.
   double weight_of(int64_t step, const SeenValue& one, const SeenValue& other) const {
     double largest = 0;
     for (const EndResults* const results : {&of_a_, &of_b_}) {
@@ -317,7 +317,7 @@ class ResultComparison {
     return true;
   }
 
-  // A call of A that is about as late as this one of B.
+  // A call of A that is about as late as this call of B.
   uint32_t row_call_of_b(uint32_t call_b) const {
     const uint32_t row = judged_.row_of_b[call_b];
     for (uint32_t i = row == kNoRow ? 0 : row + 1; i-- > 0;) {
@@ -329,7 +329,7 @@ class ResultComparison {
   // How near a result of this call has to be, after the steps of optimizers before it.
   double limit_at(uint32_t call_a) const { return moved_ < call_a ? std::max(limit_, kMostMoved) : limit_; }
 
-  // One pair of calls made both, with the same numbers, of inputs that differ by no more than `most`.
+  // A pair of calls made both, with the same numbers, of inputs that differ by no more than `most`.
   bool explained(const SeenValue& one, const SeenValue& other, double most) const {
     const uint32_t row = judged_.row_of_a[one.call];
     if (row == kNoRow || row != judged_.row_of_b[other.call]) return false;
@@ -367,7 +367,7 @@ class ResultComparison {
   const EndResults of_a_, of_b_;
   const double limit_, small_;  // small_: small_gradient()
   std::vector<Step> steps_;
-  uint32_t moved_ = kNoCall;  // the first call of A whose parameters are apart by what their gradients explain
+  uint32_t moved_ = kNoCall;  // the first call of A whose parameters are apart as their gradients explain
   std::optional<EndDifference> first_;
 };
 
@@ -410,7 +410,7 @@ std::vector<bool> calls_behind_results(const Recording& run) {
   const CallsById forward = forward_calls(run);
   for (auto i = static_cast<uint32_t>(run.calls.size()); i-- > 0;) {
     const RecordedCall& call = run.calls[i];
-    const bool is_backward = call.phase == Phase::kBackward;  // the engine runs what gradients are made of
+    const bool is_backward = call.phase == Phase::kBackward;  // the engine runs the parts of gradients
     const auto outputs = run.outputs(call);
     calls[i] = calls[i] || is_backward ||
                std::any_of(outputs.begin(), outputs.end(), [&](const auto& use) { return values[use.value]; });

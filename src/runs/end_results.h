@@ -15,15 +15,16 @@
 
 namespace op_tools {
 
-// One that differs: the values, the last calls that read or made them, by how much, and how much rounding explains.
+// A result that differs: the values, the last calls that read or made them, by how much, and how much rounding
+// explains.
 struct EndDifference {
   uint32_t value_a = kNoCall, value_b = kNoCall;  // kNoCall: that run has none
   uint32_t call_a = kNoCall, call_b = kNoCall;
   double difference = 0, limit = 0;
 };
 
-// The first in the order of A's calls. `judged`: the verdicts on the calls; what a pair of calls made of equal inputs
-// within its limit is equal. What steps of optimizers made of gradients that are rounding alone is in all later
+// The first in the order of A's calls. `judged`: the verdicts on the calls; results of a pair of calls from equal
+// inputs within its limit are equal. Moves of optimizers for gradients that are rounding alone are in all later
 // results.
 OP_TOOLS_API std::optional<EndDifference> differing_result(const Recording& a, const Recording& b,
                                                            const Divergence& judged, const Noise* noise);
@@ -42,7 +43,7 @@ std::map<std::pair<int64_t, std::string_view>, SeenValue> written_parameters(con
 // By number of the value: a loss, a gradient of a leaf or a parameter.
 std::vector<bool> end_values(const Recording& run);
 
-// By number of the call: a loss, a gradient of a leaf or a parameter is made of what it made.
+// By number of the call: a loss, a gradient of a leaf or a parameter is made of its results.
 std::vector<bool> calls_behind_results(const Recording& run);
 
 }  // namespace op_tools

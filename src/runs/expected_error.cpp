@@ -11,13 +11,13 @@
 namespace op_tools {
 namespace {
 
-// Found with runs of the same program under other thread counts (tests/proofs/compare_runs.py): one order of magnitude
-// above what they need.
+// Found with runs of the same program under other thread counts (tests/proofs/compare_runs.py): an order of magnitude
+// above their need.
 constexpr double kOwnUnits = 2;  // of the output's rounding step
 constexpr double kSumUnits = 8;  // of the accumulator's, for each square root of summed elements
 constexpr double kGrowth = 16;   // a call may make its inputs' relative difference larger by this
-// Where inputs differ by a share of their size, about that share of the elements lies that close to a threshold. What
-// is expected to be less than one element in a thousand calls is none.
+// Where inputs differ by a share of their size, about that share of the elements lies that close to a threshold. A
+// number that is expected to be less than an element in a thousand calls is none.
 constexpr double kJumpedElements = 3;
 constexpr double kJumpDensity = 16;
 constexpr double kRareJump = 1e-3;
@@ -32,8 +32,8 @@ struct Input {
   double elements = 0, rms = 0;
 };
 
-// As large as what matters in the input of an operator that exponentiates: a mask of large negative numbers is lost in
-// it, or is what the result consists of.
+// As large as the elements that matter in the input of an operator that exponentiates: a mask of large negative numbers
+// is lost in it, or makes up the result.
 double exponents_rms(const Recording& run, const RecordedValue& value, const RecordedValue& output) {
   return std::min(rms_of(run, value), std::max(std::abs(value.max), rms_of(run, output)));
 }
@@ -54,7 +54,7 @@ std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint3
   return found;
 }
 
-// What an input differs by is small beside the large elements of a divisor, and all that there is of a quotient by the
+// An input's difference is small beside the large elements of a divisor, and all that there is of a quotient by the
 // smallest: Adam's step of a gradient whose elements are rounding alone.
 double divisor_spread(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   const RecordedValue* divisor = nullptr;
@@ -66,8 +66,8 @@ double divisor_spread(const Recording& run, const CallInputs& inputs, const Reco
   return divisor ? spread_of(run, *divisor) : 1;
 }
 
-// What is added up in an element of the result: how many terms, and how large they are together before they cancel. A
-// result that is far smaller shows its error relatively larger.
+// The terms that are added up in an element of the result: how many terms, and how large they are together before they
+// cancel. A result that is far smaller shows its error relatively larger.
 struct Sums {
   double summed = 1, added = 0;
 };
@@ -95,7 +95,7 @@ Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue
 }
 
 // A gradient has a size of its own, far from that of the tensors of the forward call: its results are sums of products
-// of the gradients that come in with what the forward call read and made.
+// of the gradients that come in with the forward call's inputs and results.
 Sums sums_of_gradient(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
   const double rms = rms_of(run, output);
@@ -175,7 +175,8 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   if (inputs.divides && inputs.difference > 0) {
     expected += kGrowth * inputs.difference * divisor_spread(run, inputs, output);
   }
-  // A difference of an exponent is a relative one of the result, however large the exponents are (those of a mask).
+  // A difference of an exponent is a relative difference of the result, however large the exponents are (those of a
+  // mask).
   if (inputs.exponentiates) expected += kGrowth * inputs.absolute;
   return expected;
 }

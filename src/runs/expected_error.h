@@ -1,5 +1,5 @@
 // How far the results of two correct runs of a call may be apart, from statistics alone: rounding in the dtype, sums of
-// that many elements, and what the operator makes of the differences of its inputs. Pure functions, any thread.
+// that many elements, and the operator's effect on the differences of its inputs. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace op_tools {
 
-// What goes into a call, or into a group of them.
+// The inputs of a call, or of a group of them.
 struct CallInputs {
   std::vector<uint32_t> values;   // numbers in Recording::values
   std::vector<uint32_t> forward;  // of a backward call: those of its forward call, inputs and outputs
-  double forward_result = 0;      // of a backward call whose forward call gave one element: its size; else 0
+  double forward_result = 0;      // of a backward call whose forward call gave a single element: its size; else 0
   double difference = 0;          // the largest relative difference of any of them between both runs
   double absolute = 0;            // the largest root of a mean squared difference
   c10::ScalarType coarsest = c10::ScalarType::Undefined;  // of the floating dtypes on both sides, outputs included
@@ -44,7 +44,7 @@ OP_TOOLS_API double expected_difference(const Recording& run, const CallInputs& 
 // How many times larger than the smallest element the elements usually are.
 double spread_of(const Recording& run, const RecordedValue& value);
 
-// The wider of two dtypes' rounding steps; what is no floating dtype has none.
+// The wider of two dtypes' rounding steps; other dtypes have none.
 c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other);
 
 }  // namespace op_tools

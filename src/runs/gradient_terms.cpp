@@ -6,7 +6,7 @@
 namespace op_tools {
 namespace {
 
-// At most as many terms differ as far as the one that differs most.
+// At most as many terms differ as far as that which differs most.
 constexpr double kTerms = 64;
 constexpr double kRounding = 1.01;  // of the norms themselves
 

@@ -1,5 +1,6 @@
-// What the engine may have added up to a gradient that no call was seen to make: the results of backward calls that
-// have its shape. A sum's rounding goes by the size of its terms, however little is left of them. One thread at a time.
+// The terms that the engine may have added up to a gradient that no call was seen to make: the results of backward
+// calls that have its shape. A sum's rounding goes by the size of its terms, however little is left of them. One thread
+// at a time.
 #pragma once
 
 #include <optional>

@@ -50,7 +50,7 @@ Matches longest_rising(const Matches& pairs) {
   return chain;
 }
 
-// Myers' algorithm on one part; the names are those of the paper.
+// Myers' algorithm on a part; the names are those of the paper.
 class Myers {
  public:
   Myers(Keys a, Keys b, int64_t most_edits, Matches* out) : a_(a), b_(b), most_edits_(most_edits), out_(*out) {}
@@ -82,7 +82,7 @@ class Myers {
     Reach(int64_t most, int64_t n, int64_t m) : offset_(most + 1), n_(n), m_(m), x_(2 * offset_ + 1, -1) {}
 
     int64_t on(int64_t k) const { return x_[offset_ + k]; }
-    // With one edit more: from the diagonals beside it.
+    // With another edit: from the diagonals beside it.
     int64_t extended(int64_t k, int64_t d) const {
       if (d == 0) return 0;
       const int64_t right = x_[offset_ + k - 1], down = x_[offset_ + k + 1];

@@ -1,6 +1,6 @@
-// Two sequences of keys, aligned: which positions of one belong to which of the other, in order. Keys that are unique
-// on both sides are anchors (patience diff); between anchors the longest common subsequence is found with Myers' O(ND)
-// algorithm in linear space. Pure functions, any thread.
+// Two sequences of keys, aligned: which positions in the first belong to which in the second, in order. Keys that are
+// unique on both sides are anchors (patience diff); between anchors the longest common subsequence is found with Myers'
+// O(ND) algorithm in linear space. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@
 namespace op_tools {
 namespace {
 
-// What a call read and made, as far as bits tell.
+// Inputs and results of a call, as far as bits tell.
 struct Bits {
   std::vector<uint64_t> read, made, parameters;
   std::string_view scalars;  // the process group is among them
@@ -50,7 +50,7 @@ class OddFinder {
   }
 
  private:
-  // Calls without a partner whose results a call with one reads.
+  // Calls without a partner whose results a call with a partner reads.
   template <class IsAlone>
   static uint32_t calls_apart(const Recording& run, const IsAlone& is_alone) {
     std::vector<uint32_t> maker(run.values.size(), kNoCall);  // by value: the call without a partner that made it
@@ -136,7 +136,7 @@ class OddFinder {
     return first;
   }
 
-  // Does what each rank got follow from what all ranks of its group gave?
+  // Do each rank's results follow from the inputs of all ranks of its group?
   void look_at_inputs(const std::vector<uint32_t>& calls) {
     std::map<std::string, std::vector<uint32_t>> groups;  // runs
     std::map<std::string, size_t> sizes;
@@ -154,7 +154,8 @@ class OddFinder {
         ranks.push_back({runs_[run], calls[run], static_cast<int64_t>(number_in(run, "rank", run))});
       }
       const auto is_behind = [](const RankCall& one, const RankCall& other) { return one.rank >= other.rank; };
-      if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end()) continue;  // no ranks of one run
+      if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
+        continue;  // no ranks of the same run
       const std::vector<size_t> wrong = wrong_results(ranks);
       for (const size_t one : wrong) {
         const uint32_t run = members[one];
@@ -169,7 +170,7 @@ class OddFinder {
     return number && *number >= 0 ? static_cast<size_t>(*number) : otherwise;
   }
 
-  // Where no majority is right, one of them is wrong: what all of them were given is the same, and it was not drawn,
+  // Where no majority is right, some run is wrong: the inputs of all of them are the same, and it was not drawn,
   // nor is it data of the program.
   bool decides_tie(const std::vector<std::optional<Bits>>& bits,
                    const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding what) const {
@@ -202,7 +203,7 @@ class OddFinder {
     }
   }
 
-  // Of results that should be the same those are odd that fewer runs have than the most frequent one; as many: where
+  // Of results that should be the same those are odd that fewer runs have than the most frequent; as many: where
   // that decides.
   template <class Result>
   void name_odd(const std::map<Result, std::vector<CallOfRun>>& results, OddFinding what, bool decides_tie) {
@@ -238,7 +239,7 @@ class OddFinder {
 
   const std::vector<const Recording*>& runs_;
   std::vector<std::vector<bool>> unwritten_;
-  std::vector<Alignment> alignments_;  // of run 0 with each other one
+  std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> found_;
 };
 

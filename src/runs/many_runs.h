@@ -1,6 +1,6 @@
-// Many runs of one program, or the ranks of one run that are replicas: which of them is the odd one out, and in which
+// Many runs of a program, or the ranks of a run that are replicas: which of them is the odd one out, and in which
 // call? Where runs gave a call the same bits, its results must have the same bits; so must those of a collective that
-// gives all ranks of its group the same, and parameters that began with the same bits. What most runs have is right.
+// gives all ranks of its group the same, and parameters that began with the same bits. The majority's bits are right.
 // Pure functions, any thread.
 #pragma once
 
@@ -15,15 +15,15 @@ namespace op_tools {
 
 enum class OddFinding : uint8_t {
   kResults,        // others of the same inputs
-  kParameter,      // not its results: it reads or leaves a parameter that is another one than in the other runs
+  kParameter,      // not its results: it reads or leaves a parameter that differs from that of the other runs
   kCollective,     // others than those of the same collective on other ranks
-  kNotFromInputs,  // of a collective: not what the ranks' inputs make
+  kNotFromInputs,  // of a collective: not the value made of the ranks' inputs
 };
 
 struct OddCall {
   uint32_t run = 0;       // its number in the list
   uint32_t call = 0;      // in that run
-  uint32_t majority = 0;  // a run that has what most have
+  uint32_t majority = 0;  // a run of the majority
   uint32_t majority_call = 0;
   uint32_t like_it = 0, others = 0;  // how many runs have its results, and how many the majority's
   OddFinding finding = OddFinding::kResults;
@@ -35,7 +35,7 @@ struct OddCalls {
   // which is right: all but the first of them are odd.
   std::vector<OddCall> odd;
   // By run: calls that only it or only the first run makes, and whose results go into calls of both: it is another
-  // program, and what comes after them is not compared. (What rank 0 computes for a log goes into none.)
+  // program, and later calls are not compared. (What rank 0 computes for a log goes into none.)
   std::vector<uint32_t> apart;
 };
 // At least two runs.

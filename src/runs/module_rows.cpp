@@ -46,7 +46,7 @@ void ModuleRows::put_in_order() {
   }
   std::stable_sort(order_.begin(), order_.end(), [&](uint32_t one, uint32_t other) {
     if (place[one] != place[other]) return place[one] < place[other];
-    return run_.calls[one].id > run_.calls[other].id;  // the inner one began later
+    return run_.calls[one].id > run_.calls[other].id;  // the inner call began later
   });
 }
 

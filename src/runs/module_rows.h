@@ -1,5 +1,5 @@
 // Which module's call was made inside of which, in a recording of modules: the rows are in the order of the calls'
-// ends, their ids in the order of their begins. What is born in a module's part is carried to its own results. One
+// ends, their ids in the order of their begins. A difference born in a module's part is carried to its own results. One
 // thread at a time.
 #pragma once
 
@@ -19,7 +19,7 @@ class ModuleRows {
   // last node may run before that of a weight in it.
   const std::vector<uint32_t>& order() const { return order_; }
 
-  // What was found in the calls inside of one so far.
+  // The findings in the calls inside of a module so far.
   struct Inside {
     double difference = 0;       // the largest of their results
     uint32_t carried = kNoCall;  // the first row with a difference that was born

@@ -20,7 +20,7 @@ constexpr std::string_view kWritten = "written ", kGradientOf = "grad:";
 // Norms of differences are estimates: right within a factor of 2.
 constexpr double kEstimate = 4;
 // Sums and quotients in another order, and the forms' own ways to write a formula: the factors of a step are numbers in
-// one form and tensors in another one.
+// one form and tensors in another.
 constexpr double kStepUnits = 256, kStepGrowth = 16;
 // An update whose elements have other signs.
 constexpr double kOtherSigns = 2;
@@ -39,7 +39,7 @@ double unit_of(const Recording& run, uint32_t value) {
   return rounding_of(run.values[value].dtype).unit;
 }
 
-// What one run's step makes of its parameters.
+// The effect of a run's step on its parameters.
 class StepOfRun {
  public:
   // A tensor that is written in place: a parameter, or the optimizer's state.
@@ -97,7 +97,7 @@ class StepOfRun {
     }
   }
 
-  // State that is made in its first step, or was there before. What a call of this step computes is no state.
+  // State that is made in its first step, or was there before. A result of a call of this step is no state.
   bool is_state(const Written& chain) const {
     const auto made = made_.find(chain.before);
     if (made == made_.end()) return true;
@@ -151,9 +151,9 @@ class StepOfRun {
   std::unordered_map<uint32_t, size_t> chain_of_;  // by value: in chains_
 };
 
-using ParameterPair = std::pair<const StepOfRun::Parameter*, const StepOfRun::Parameter*>;  // nullptr: in one run only
+using ParameterPair = std::pair<const StepOfRun::Parameter*, const StepOfRun::Parameter*>;  // nullptr: in a single run
 
-// By name; where roots have other names (a model in a wrapper, or of another class) by what they held before the step.
+// By name; where roots have other names (a model in a wrapper, or of another class) by their values before the step.
 std::vector<ParameterPair> parameter_pairs(const Recording& run_a, const StepOfRun::Parameters& a,
                                            const Recording& run_b, const StepOfRun::Parameters& b) {
   std::vector<ParameterPair> pairs;
@@ -198,7 +198,7 @@ double limit_of_step(const Recording& run_a, const StepOfRun::Written& a, const 
   return kEstimate * (before + of_update * update + unit * norm_of(run_a, a.after));
 }
 
-// What the recording of an optimizer's call has of a parameter (op_tools/_torch/module_calls.py).
+// The record of an optimizer's call about a parameter (op_tools/_torch/module_calls.py).
 struct RecordedMove {
   uint32_t gradient = kNoCall, before = kNoCall, moved = kNoCall, after = kNoCall;
 };
@@ -262,7 +262,7 @@ int64_t list_item(std::string_view place) {
 
 std::map<std::pair<int64_t, uint32_t>, std::vector<OptimizerStep>> optimizer_steps(const Recording& run) {
   std::map<std::pair<int64_t, uint32_t>, std::vector<OptimizerStep>> steps;
-  std::map<uint32_t, CallNumbers> open;  // by thread: calls of one line so far
+  std::map<uint32_t, CallNumbers> open;  // by thread: calls of a line so far
   const auto close = [&](CallNumbers* calls) {
     OptimizerStep step{std::move(*calls)};
     calls->clear();
@@ -323,7 +323,7 @@ ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const 
     }
     const double unit = std::max(unit_of(run_a, one.written.after), unit_of(run_b, other.written.after));
     const double spread = std::max(one.divisor_spread, other.divisor_spread);
-    // Signs (of Lion, of Rprop) of what is next to nothing are any, too.
+    // Signs (of Lion, of Rprop) of numbers next to zero are any, too.
     const bool jumps = (one.jumps || other.jumps) && difference > 0;
     const double own = kStepUnits * unit;
     const double of_update = jumps ? kOtherSigns : std::min(kOtherSigns, kStepGrowth * difference * spread + own);
@@ -358,7 +358,7 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
       return;
     }
     const double unit = std::max(unit_of(run_a, one.after), unit_of(run_b, other.after)), own = kStepUnits * unit;
-    if (one.moved == kNoCall || other.moved == kNoCall) {  // without a gradient, or one that is sparse
+    if (one.moved == kNoCall || other.moved == kNoCall) {  // without a gradient, or with a sparse gradient
       steps.results.push_back({one.after, other.after, kStepGrowth * difference + own, own});
       return;
     }

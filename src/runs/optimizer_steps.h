@@ -1,6 +1,6 @@
-// Steps of optimizers in recordings: which calls make one, and what goes into a parameter's new value. An optimizer has
-// several forms (a call for each parameter, for a list of them, one fused call) that compute the same in other calls:
-// those of two runs are compared by parameter. Pure functions, any thread.
+// Steps of optimizers in recordings: which calls make a step, and the inputs of a parameter's new value. An optimizer
+// has several forms (a call for each parameter, for a list of them, a single fused call) that compute the same in other
+// calls: those of two runs are compared by parameter. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct OptimizerStep {
   bool same_form(const OptimizerStep& other) const { return lists == other.lists && fused == other.fused; }
 };
 
-// By training step and thread, in their order: calls of one line, without gradients, that write a parameter.
+// By training step and thread, in their order: calls of a single line, without gradients, that write a parameter.
 std::map<std::pair<int64_t, uint32_t>, std::vector<OptimizerStep>> optimizer_steps(const Recording& run);
 
 // Which item of a list of tensors stands at this place: args[1][2] -> 2; -1: it is in no list.
@@ -40,18 +40,18 @@ struct ComparedSteps {
   std::vector<StepResult> results;  // parameters and states after it
 };
 
-// Two forms of one step. What the gradients differ by explains as much of a parameter's change as the formula makes of
+// Two forms of a step. The difference of the gradients explains as much of a parameter's change as the formula makes of
 // it: a quotient of two numbers that are rounding alone has any sign.
 ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const Recording& run_b, const CallNumbers& b);
 
 // Two calls of optimizers as recordings of modules have them, by parameter. Where the steps agree along their
-// gradients, what they made of gradients that are rounding alone explains as much of a parameter's new value as a step
+// gradients, their moves for gradients that are rounding alone explain as much of a parameter's new value as a step
 // can move. Nothing: they are no such calls, or a recording does not say by how much they moved the parameters.
 std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32_t a, const Recording& run_b,
                                                   uint32_t b);
 
-// Of what two forms, or two runs, of one step read of gradients and states: the two values of one parameter that are
-// farthest apart, as a share; beside the largest of the step a small one counts less.
+// Of the gradients and states that two forms, or two runs, of a step read: the two values of a parameter that are
+// farthest apart, as a share; beside the largest of the step a small value counts less.
 struct ReadBySteps {
   uint32_t value_a = kNoCall, value_b = kNoCall;  // kNoCall: all are equal
   double difference = 0;
@@ -59,7 +59,8 @@ struct ReadBySteps {
 ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
                               const CallNumbers& b);
 
-// A gradient that is a sum of zero is rounding alone. Beside the largest of its step one of this share is nothing.
+// A gradient that is a sum of zero is rounding alone. Beside the largest of its step a gradient of this share is
+// nothing.
 double small_gradient(const Recording& run);
 // The largest rounding step of a floating value.
 double coarsest_unit(const Recording& run);

@@ -37,7 +37,7 @@ double ResultLimits::limit_of(uint32_t value_a, uint32_t value_b, CallInputs fac
   if (noise_ == nullptr || !std::isfinite(noise_->of_value[value_a])) {
     return expected_difference(a_, facts, a_.values[value_a]);
   }
-  // What the noise of the inputs became shows how much the call makes of a difference.
+  // The growth of the inputs' noise shows how much the call enlarges a difference.
   double noise_in = 0;
   for (const uint32_t value : facts.values) noise_in = std::max(noise_in, noise_at(noise_, value));
   const double growth = noise_in > 0 ? std::max(1.0, facts.difference / noise_in) : 1;

@@ -1,4 +1,4 @@
-// How far the results of a pair of calls may be apart, for what it reads. Pure functions, any thread.
+// How far the results of a pair of calls may be apart, given its inputs. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The rows of a comparison for files, tables and Python: what a pair of calls is, and what was found. Pure functions,
+// The rows of a comparison for files, tables and Python: a pair of calls, and the findings. Pure functions,
 // any thread.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kSeveral = kNoCall - 1;  // several groups read it, or a call in none
 
-// The one group that reads all of them; kNoCall: nothing reads them.
+// The only group that reads all of them; kNoCall: nothing reads them.
 uint32_t combined(uint32_t one, uint32_t other) {
   if (one == kNoCall || one == other) return other;
   return other == kNoCall ? one : kSeveral;
@@ -70,7 +70,7 @@ void absorb_into_groups(const Recording& a, const Recording& b, Alignment* align
   std::vector<CallNumbers> of_b =
       read_by_groups(b, alignment->group_of_b, count, [&](uint32_t call) { return alignment->alone_in_b(call); });
   for (uint32_t group = 0; group < count; ++group) {
-    const bool is_step = alignment->groups[group].is_optimizer_step;  // what goes into it is known
+    const bool is_step = alignment->groups[group].is_optimizer_step;  // its inputs are known
     if (is_step || of_a[group].empty() || of_b[group].empty()) continue;
     add_calls(std::move(of_a[group]), group, &alignment->groups[group].a, &alignment->group_of_a);
     add_calls(std::move(of_b[group]), group, &alignment->groups[group].b, &alignment->group_of_b);

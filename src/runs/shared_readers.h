@@ -1,4 +1,4 @@
-// Calls without partners that stand for each other by what reads them: fused operators whose results differ belong
+// Calls without partners that stand for each other by their readers: fused operators whose results differ belong
 // together, too. Pure functions, any thread.
 #pragma once
 

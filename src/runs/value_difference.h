@@ -12,16 +12,16 @@ struct ValueDifference {
   enum class Kind : uint8_t {
     kSame,       // the bits are equal
     kNumbers,    // `norm` and `relative` say how far
-    kNonfinite,  // one has NaN or infinities that the other has not
+    kNonfinite,  // NaN or infinities on a single side
     kShape,
-    kUnknown,  // one has no statistics
+    kUnknown,  // a side has no statistics
   };
   Kind kind = Kind::kUnknown;
   bool other_dtype = false;
   // An estimate of the norm of A - B, and of that by the larger of both norms. From the projections: right within a
-  // factor of 2 nearly always, and never below what the other statistics prove.
+  // factor of 2 nearly always, and never below the bound of the other statistics.
   double norm = 0;
-  double relative = 0;  // infinite where one is all zero, or not finite
+  double relative = 0;  // infinite where a side is all zero, or not finite
 };
 
 OP_TOOLS_API ValueDifference difference_of(const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b);

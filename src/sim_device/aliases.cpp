@@ -18,7 +18,7 @@ void check_strided(const at::Tensor& tensor) {
 // `like` over another storage, for another backend.
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey backend, const at::Tensor& like) {
   c10::DispatchKeySet keys(backend);
-  // Only the constructor may set this one; without it the zero gradients of complex functions crash.
+  // Only the constructor may set this key; without it the zero gradients of complex functions crash.
   if (like._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, like.dtype());
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
@@ -167,8 +167,8 @@ bool Aliases::follow() {
   return changed;
 }
 
-// What shows an argument's memory is an inference tensor where the argument is one, in every mode: autograd makes a
-// view of it, and refuses to make one of the other kind. What is new is one in inference mode.
+// A tensor on an argument's memory is an inference tensor where the argument is so, in every mode: autograd makes a
+// view of it, and refuses a view of the other kind. New tensors are inference tensors in inference mode.
 bool Aliases::is_inference(const at::Tensor& cpu) const {
   const int storage = position(host_keys_, cpu.storage().unsafeGetStorageImpl());
   if (storage < 0) return c10::InferenceMode::is_enabled();
@@ -191,7 +191,7 @@ void Aliases::keep_cpu_scalars(torch::jit::Stack& arguments) const {
   const auto keep = [this](const at::Tensor& tensor) {
     if (!tensor.defined() || argument(tensor) >= 0) return tensor;
     at::Tensor copy = tensor.clone();
-    // A Python number stays one: it has no say in the type of the result.
+    // A Python number stays a number: it has no say in the type of the result.
     copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
     return copy;
   };

@@ -1,5 +1,6 @@
-// One operator call's tensors, twice: as the program holds them (on sim) and as the CPU kernel takes them, tensors over
-// the host storages behind them. What the program passed twice is the same object on both sides. One thread, one call.
+// An operator call's tensors, twice: as the program holds them (on sim) and as the CPU kernel takes them, tensors over
+// the host storages behind them. A tensor that the program passed twice is the same object on both sides. Of a single
+// thread and call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,9 +27,9 @@ std::vector<at::Tensor> tensors_in(const c10::IValue& value);
 class Aliases {
  public:
   c10::IValue to_cpu(const c10::IValue& value);     // tensors, lists, storages, devices, generators
-  c10::IValue to_device(const c10::IValue& value);  // results: arguments come back as what they were
+  c10::IValue to_device(const c10::IValue& value);  // results: arguments come back as themselves
 
-  // Makes the program's tensors follow what the kernel did to their CPU side in place: resize_, set_, t_, out= of
+  // Makes the program's tensors follow the kernel's changes of their CPU side in place: resize_, set_, t_, out= of
   // another size. True when anything but values changed.
   bool follow();
 

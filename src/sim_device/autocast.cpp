@@ -1,4 +1,4 @@
-// The one file that includes torch's autocast header, which brings all of ATen with it: half a minute to compile.
+// The only file that includes torch's autocast header, which brings all of ATen with it: half a minute to compile.
 #include <ATen/autocast_mode.h>
 
 #include "sim_device/kernels.h"

@@ -1,6 +1,6 @@
 // Collectives of torch.distributed on tensors of the device: the process group's backend for the CPU (gloo) runs them
-// on the host storages behind the tensors. The device has done its work when one starts; a program waits for the
-// collective's Work before it goes on, as with any device.
+// on the host storages behind the tensors. The device has done its work when a collective starts; a program waits for
+// the collective's Work before it goes on, as with any device.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>

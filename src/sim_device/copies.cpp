@@ -46,14 +46,14 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
 // Nothing to do: work that is still queued keeps the memory of its tensors.
 void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
 
-// What the queue of the other device has done so far comes before what `queue` does next.
+// The work of the other device's queue so far comes before the next work of `queue`.
 void follow(Queue& queue, Queue& other) {
   const auto event = std::make_shared<Event>();
   other.record(event);
   queue.wait_for(event);
 }
 
-// Every copy_() with a tensor of the device on one side, or on both, ends here.
+// Every copy_() with a tensor of the device on either side, or on both, ends here.
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   const ScopedKernel scope;
   static const std::string kName = "aten::_copy_from";

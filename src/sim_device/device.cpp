@@ -36,7 +36,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex index) {
   return before;
 }
 
-// An event of torch points to a shared one: a queue may reach it after torch destroyed its own.
+// An event of torch points to a shared event: a queue may reach it after torch destroyed its own.
 using EventHandle = std::shared_ptr<Event>;
 
 const EventHandle& event_in(void* event) {

@@ -1,5 +1,5 @@
-// What torch asks of a backend besides memory and operators: the current device, streams, events, generators. Called by
-// torch through the device guard and the hooks. The current device and stream belong to a thread.
+// The parts that torch asks of a backend besides memory and operators: the current device, streams, events, generators.
+// Called by torch through the device guard and the hooks. The current device and stream belong to a thread.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,7 +19,8 @@ void set_current_device(c10::DeviceIndex device);  // an error when there is no 
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator cpu_generator_in(const at::Generator& generator);
 
-// What cannot be given a generator draws from the CPU's: while one lives, that stands where the current device's does.
+// An operator without a generator argument draws from the CPU's: while an object lives, that has the state of the
+// device's.
 class DrawsAsTheDevice {
  public:
   explicit DrawsAsTheDevice(bool draws);  // false: nothing happens
@@ -32,6 +33,6 @@ class DrawsAsTheDevice {
   at::Tensor before_;
 };
 
-void count_calls(Statistics& all);  // adds what the kernels counted
+void count_calls(Statistics& all);  // adds the kernels' counts
 
 }  // namespace op_tools::sim_device

@@ -85,7 +85,7 @@ at::Tensor with_room_behind(const at::Tensor& result) {
   return other;
 }
 
-// Inverts the bits of the element that lies in memory behind the last one of the first result.
+// Inverts the bits of the element that lies in memory behind the last element of the first result.
 bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments) {
   for (c10::IValue& value : results) {
     if (!value.isTensor() || !has_elements(value.toTensor())) continue;
@@ -94,10 +94,10 @@ bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arg
     for (int64_t i = 0; i < result.dim(); ++i) behind += (result.size(i) - 1) * result.stride(i);
     const auto shares = [&](const at::Tensor& argument) { return share_memory(result, argument); };
     if (std::any_of(arguments.begin(), arguments.end(), shares)) {
-      // Memory of an argument cannot be replaced, and what lies behind it may be anything.
+      // Memory of an argument cannot be replaced, and the bytes behind it may be anything.
       if (static_cast<size_t>(behind + 1) * result.itemsize() > result.storage().nbytes()) return false;
     } else {
-      // Its own may be larger than it: mse_loss reduces into what held all differences.
+      // Its own may be larger than it: mse_loss reduces into the memory of all differences.
       result = with_room_behind(result);
       value = result;
       behind = result.numel();
@@ -163,7 +163,7 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
   }
 }
 
-// Some calls only are to be hit: those of the program are counted, and not what a tool computes on the device
+// Some calls only are to be hit: those of the program are counted, and not a tool's own calls on the device
 // meanwhile.
 bool counts_calls(const FaultOptions& options) {
   return options.calls || options.probability < 1;

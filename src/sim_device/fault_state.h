@@ -74,7 +74,7 @@ struct Fault::State {
   State(FaultOptions its_options, const std::string& source);
 
   double scale() const { return options.scale.value_or(facts.scale); }
-  // Counts one more call that matches; its number and a random draw when the fault hits it.
+  // Counts another call that matches; its number and a random draw when the fault hits it.
   std::optional<std::pair<int64_t, uint64_t>> next_call();
   void note(const std::string& op, int64_t call);  // it really changed something
 
@@ -97,7 +97,7 @@ struct Latency::State {
   std::vector<Rule> rules;
 };
 
-// What is planted at the moment. The list is replaced, never changed, so a call works with one that stays as it was.
+// The planted items at the moment. The list is replaced, never changed, so a call works with a list that stays.
 template <class T>
 class Planted {
  public:

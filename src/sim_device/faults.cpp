@@ -211,7 +211,7 @@ Fault::State::State(FaultOptions its_options, const std::string& source)
 std::optional<std::pair<int64_t, uint64_t>> Fault::State::next_call() {
   const std::lock_guard lock(mutex);
   const int64_t call = calls++;
-  // Two draws for each call, whether or not it is chosen: what hits call 7 does not depend on `calls`.
+  // Two draws for each call, whether or not it is chosen: the faults of call 7 do not depend on `calls`.
   const uint64_t draw = random();
   const bool drawn = static_cast<double>(random() >> 11) * 0x1p-53 < options.probability;
   if (options.calls) {

@@ -60,14 +60,14 @@ bool is_tensor_or_tensors(const c10::TypePtr& type) {
          (type->kind() == c10::TypeKind::ListType && type->containedType(0)->kind() == c10::TypeKind::TensorType);
 }
 
-// What an operator's schema says that matters here.
+// The facts of an operator's schema that matter here.
 struct Facts {
   explicit Facts(const c10::OperatorHandle& op)
       : name(full_name(op.operator_name())), kernel(op), writes(written_arguments(op)) {
     const c10::FunctionSchema& schema = op.schema();
     const std::string_view base = base_name(op.operator_name().name);
     if (const auto index = schema.argumentIndexWithName("generator")) generator = *index;
-    // What an operator changes beside its result (running statistics, noise) moves no version counter, as on other
+    // An operator's changes beside its result (running statistics, noise) move no version counter, as on other
     // devices: it may be saved for backward.
     counts_writes = std::any_of(writes.declared.begin(), writes.declared.end(), [&](size_t i) {
       const c10::Argument& argument = schema.arguments()[i];
@@ -177,7 +177,7 @@ class Signature {
 };
 
 struct Result {
-  int argument = -1;  // which argument's tensor it is; -1: a new one
+  int argument = -1;  // which argument's tensor it is; -1: a new tensor
   bool defined = true;
   std::vector<int64_t> sizes, strides;
   at::ScalarType dtype = at::kFloat;
@@ -224,10 +224,10 @@ class LearnedShapes {
     return found == known_.end() ? nullptr : found->second;
   }
   void add(std::vector<int64_t> signature, Shapes shapes) {
-    constexpr size_t kMost = 4096;  // of one operator; a program whose shapes never come again must not fill memory
+    constexpr size_t kMost = 4096;  // of an operator; a program whose shapes never come again must not fill memory
     const std::lock_guard lock(mutex_);
-    // What was registered last runs first at exit: the wait for work comes before the end of the libraries that this
-    // kind of call has just loaded. Now and then is enough.
+    // The function registered last runs first at exit: the wait for work comes before the end of the libraries that
+    // this kind of call has just loaded. Now and then is enough.
     if (std::has_single_bit(++added_)) std::atexit(finish);
     if (known_.size() >= kMost) known_.clear();
     known_[std::move(signature)] = std::make_shared<const Shapes>(std::move(shapes));
@@ -426,7 +426,7 @@ void run_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
 }
 
 bool runs_on_cpu(const c10::OperatorHandle& op, const std::string& name) {
-  // Composite on the CPU; a device has one kernel for a whole list of tensors.
+  // Composite on the CPU; a device has a single kernel for a whole list of tensors.
   if (has_trait(base_name(name), OpTrait::kDeviceKernelOfComposite) || is_foreach(base_name(name))) return true;
   // This library's own.
   if (is_one_of(name, {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from",

@@ -1,4 +1,4 @@
-// The operators: one boxed kernel runs whatever torch's CPU runs, on the host storages of the device's storages, in the
+// The operators: a boxed kernel runs whatever torch's CPU runs, on the host storages of the device's storages, in the
 // stream's worker thread where the shapes of the results are known beforehand. Called by torch's dispatcher, from any
 // thread.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace op_tools::sim_device {
 
-// Each is called once, by load(). What they register stays for the life of the process.
+// Each is called once, by load(). Their registrations stay for the life of the process.
 void register_kernels();      // the boxed kernel, for every operator that the CPU has
 void register_copies();       // empty tensors, copies, item(): the operators that a backend itself has to bring
 void register_autocast();     // casts under torch.autocast("sim")

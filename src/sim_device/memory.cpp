@@ -17,7 +17,7 @@
 namespace op_tools::sim_device {
 namespace {
 
-constexpr size_t kMemory = size_t{16} << 30;  // what the device says it has
+constexpr size_t kMemory = size_t{16} << 30;  // the reported size of the device's memory
 
 struct Usage {
   std::atomic<int64_t> allocations = 0;
@@ -43,7 +43,7 @@ Usage& usage(c10::DeviceIndex device) {
   return usages.at(static_cast<size_t>(device));
 }
 
-// What a pointer of the device holds on to.
+// The owner behind a pointer of the device.
 struct Block {
   Block(c10::Storage its_host, c10::Device its_device)
       : host(std::move(its_host)), data(host.mutable_data()), size(host.nbytes()), device(its_device) {
@@ -71,7 +71,7 @@ struct Block {
 };
 
 void free_block(void* block) {
-  delete static_cast<Block*>(block);  // NOLINT: torch's way to own what a DataPtr points to
+  delete static_cast<Block*>(block);  // NOLINT: torch's way to own the target of a DataPtr
 }
 
 c10::DataPtr pointer_to(c10::Storage host, c10::Device device) {
@@ -93,7 +93,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t /*pool*/) override {}
-  void recordStream(const c10::DataPtr& /*pointer*/, c10::Stream /*stream*/) override {}  // work holds what it uses
+  void recordStream(const c10::DataPtr& /*pointer*/, c10::Stream /*stream*/) override {}  // work holds its tensors
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const Statistics now = statistics(device);
     c10::CachingDeviceAllocator::DeviceStats stats;

@@ -9,12 +9,13 @@
 
 namespace op_tools::sim_device {
 
-void register_memory();  // the device's allocator, and the one for pinned host memory
+void register_memory();  // the device's allocator, and the allocator of pinned host memory
 c10::Allocator* device_allocator();
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* pointer);
 
-// The CPU storage over the same bytes. Memory that is not from our allocator (from_blob) gets one for the moment.
+// The CPU storage over the same bytes. Memory that is not from our allocator (from_blob) gets such a storage for the
+// moment.
 c10::Storage host_storage_of(const c10::Storage& storage);
 // A new storage of the device over a CPU storage that a kernel made.
 c10::Storage adopt(c10::Storage host, c10::Device device);

@@ -16,7 +16,7 @@
 namespace op_tools::sim_device {
 namespace {
 
-constexpr size_t kStreams = 9;  // per device: the default one and a pool
+constexpr size_t kStreams = 9;  // per device: the default stream and a pool
 // Sleeping is exact to a few dozen microseconds, so the end of a wait is spent awake.
 constexpr std::chrono::microseconds kAwake{150};
 
@@ -146,7 +146,7 @@ void Queue::run() {
     } catch (...) {
       failure = std::current_exception();
     }
-    item = {};  // what the work held is free before it counts as done
+    item = {};  // the work's tensors are free before it counts as done
     lock.lock();
     if (failure && !failure_) failure_ = std::move(failure);
     ++completed_;
@@ -216,7 +216,7 @@ c10::Stream exchange_stream(const c10::Stream& stream) {
 }
 
 void wait_for_device(c10::DeviceIndex device) {
-  std::exception_ptr failure;  // the first one; a failed queue is no reason not to wait for the others
+  std::exception_ptr failure;  // the first; a failed queue is no reason not to wait for the others
   for (const auto& queue : queues().all.at(static_cast<size_t>(device))) {
     try {
       queue->wait();

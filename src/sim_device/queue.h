@@ -1,7 +1,7 @@
 // A stream of the device: work in order, run by a worker thread of its own, and the device's clock. Issuing threads
 // push and wait; any thread may. Queues live as long as the process, because workers are never joined.
 //
-// The clock is the device's and not the host's: an item begins when it arrived or when the one before it ended,
+// The clock is the device's and not the host's: an item begins when it arrived or when its predecessor ended,
 // whichever is later, and lasts as long as its work took or as its latency says. That the worker's thread got its
 // turn late does not count, so event times are exact on a loaded machine.
 #pragma once
@@ -50,7 +50,7 @@ class Queue {
   void record(std::shared_ptr<Event> event);
   void wait_for(std::shared_ptr<Event> event);  // later work runs after the event's latest mark
 
-  void wait();  // until all that was pushed is done; throws what a work threw, once
+  void wait();  // until all pushed work is done; throws the exception of a work, once
   bool idle() const;
 
   c10::Stream stream() const { return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kPrivateUse1, device_), id_); }
@@ -86,7 +86,7 @@ Queue& current_queue(c10::DeviceIndex device);
 Queue& queue_for_work();  // of the current device; an error in a forked child
 Queue& queue_of(const c10::Stream& stream);
 Queue& pool_queue(c10::DeviceIndex device);              // from a few per device, in turn
-c10::Stream exchange_stream(const c10::Stream& stream);  // of the calling thread; returns the one before
+c10::Stream exchange_stream(const c10::Stream& stream);  // of the calling thread; returns the previous stream
 void wait_for_device(c10::DeviceIndex device);           // all its queues
 
 }  // namespace op_tools::sim_device

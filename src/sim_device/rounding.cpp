@@ -171,7 +171,7 @@ class EachTensor {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> known_;
 };
 
-class Silence final : public c10::WarningHandler {  // what the call warns of, it will itself
+class Silence final : public c10::WarningHandler {  // the call gives its own warnings itself
   void process(const c10::Warning& /*warning*/) override {}
 };
 
@@ -194,7 +194,7 @@ uint64_t mixed(uint64_t bits) {
   return bits ^ (bits >> 27);
 }
 
-// The number beside it, towards what float64 says.
+// The neighbouring number, towards float64's.
 template <class T, class Bits>
 T neighbour(T value, bool up) {
   const auto bits = std::bit_cast<Bits>(value);
@@ -203,9 +203,9 @@ T neighbour(T value, bool up) {
   return std::isfinite(static_cast<float>(next)) ? next : value;
 }
 
-// Half of the elements that rounding changed become the neighbour on the other side of what float64 says: still off by
-// less than one unit in the last place where they were off by a half at most, and between the same bounds. What
-// float64 gives as well was exact, and stays, as do zeros, infinities, NaN and numbers that the call was given.
+// Half of the elements that rounding changed become the neighbour on the other side of float64's number: still off by
+// less than a unit in the last place where they were off by a half at most, and between the same bounds. Results that
+// float64 gives as well were exact, and stay, as do zeros, infinities, NaN and numbers that the call was given.
 template <class T, class Bits>
 void round_otherwise(T* values, const double* exact, int64_t count, const std::vector<double>& numbers) {
   const auto was_given = [&](T value) {
@@ -252,8 +252,8 @@ OtherRounding::OtherRounding(const c10::OperatorHandle& op, std::vector<size_t> 
     : written_(std::move(written)) {
   const std::string& full = op.operator_name().name;
   const std::string_view name = base_name(full);
-  // Kernels of other libraries may count their calls; a random one would draw twice; a step to the next number of the
-  // dtype is another one in float64; a conversion is rounded to nearest everywhere.
+  // Kernels of other libraries may count their calls; a random kernel would draw twice; a step to the next number of
+  // the dtype is another step in float64; a conversion is rounded to nearest everywhere.
   runs_again_ = may_run_again && full.starts_with("aten::") && !op.hasTag(at::Tag::nondeterministic_seeded) &&
                 !has_trait(name, OpTrait::kChangesMemory) && !has_trait(name, OpTrait::kJumps) &&
                 !has_trait(name, OpTrait::kStepsByDtype) && !has(kConversions, name);
@@ -322,7 +322,7 @@ void OtherRounding::redispatch(const c10::OperatorHandle& op, const CpuKernel& k
     kernel.redispatch(op, &stack);
     return;
   }
-  // Before the call, which may write to what it reads.
+  // Before the call, which may write its inputs.
   Stack exact;
   std::vector<at::Tensor> written, written_exact;
   if (std::any_of(tensors.begin(), tensors.end(), is_rounded)) {
@@ -335,7 +335,7 @@ void OtherRounding::redispatch(const c10::OperatorHandle& op, const CpuKernel& k
         for (const at::Tensor& tensor : tensors_in(stack[i])) written.push_back(tensor);
       }
       kernel.redispatch(op, &exact);
-    } catch (const std::exception&) {  // no kernel for float64: what the call gives stays as it is
+    } catch (const std::exception&) {  // no kernel for float64: the call's result stays as it is
       exact.clear();
       written.clear();
     }

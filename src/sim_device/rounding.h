@@ -11,7 +11,7 @@
 
 namespace op_tools::sim_device {
 
-// What is known of an operator; made once.
+// Facts about an operator; made once.
 class OtherRounding {
  public:
   // `written`: positions of arguments that it writes. `may_run_again`: a call more of the CPU's kernel does no harm.

@@ -1,4 +1,4 @@
-// Stands while the device computes: what runs inside goes past autograd, autocast, modes, tools and the profiler.
+// Lives while the device computes: calls inside go past autograd, autocast, modes, tools and the profiler.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -14,7 +14,7 @@ class ScopedKernel {
 
  private:
   KernelMemory memory_;  // before the guard
-  // Before the guard: what a tool computes on the device has the same keys excluded.
+  // Before the guard: a tool's own calls on the device have the same keys excluded.
   const bool is_of_tool_ = c10::impl::tls_local_dispatch_key_set().excluded_.has_all(kAboveBackendKeys);
   InternalGuard guard_;
   at::DisableRecordFunctionGuard no_record_;

@@ -5,8 +5,8 @@
 //   op_tools::sim_device::Fault fault({.kind = "scale", .ops = "mm|addmm", .calls = {{0, 10}}});
 //   ...; fault.hits();                                           // how often a result really became wrong
 //
-// Thread-safe. A process has one PrivateUse1 device: load() refuses where another vendor has taken it. load() comes
-// before the first backward() of the process, because torch's autograd counts devices once.
+// Thread-safe. A process has a single PrivateUse1 device: load() refuses where another vendor has taken it. load()
+// comes before the first backward() of the process, because torch's autograd counts devices once.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace op_tools::sim_device {
 
 inline constexpr int kDevices = 2;  // sim:0 and sim:1
 
-// Registers the device, then plants what OP_TOOLS_SIM_FAULTS, OP_TOOLS_SIM_LATENCY and OP_TOOLS_SIM_ROUNDING say.
+// Registers the device, then plants the faults of OP_TOOLS_SIM_FAULTS, OP_TOOLS_SIM_LATENCY and OP_TOOLS_SIM_ROUNDING.
 // Again: nothing. Throws Error when PrivateUse1 is taken, or a variable is wrong.
 OP_TOOLS_API void load();
 OP_TOOLS_API bool is_loaded();
@@ -31,8 +31,8 @@ OP_TOOLS_API bool is_loaded();
 OP_TOOLS_API void set_asynchronous(bool on);
 OP_TOOLS_API bool is_asynchronous();
 
-// Kernels round as another correct implementation would: sums run in another order, the last bit of what is computed
-// is another one in places. Off: results have the CPU's bits. Waits for all queued work. docs/sim_device.md#rounding.
+// Kernels round as another correct implementation would: sums run in another order, the last bit of results
+// differs in places. Off: results have the CPU's bits. Waits for all queued work. docs/sim_device.md#rounding.
 OP_TOOLS_API void set_rounding(bool on);
 OP_TOOLS_API bool is_rounding();
 
@@ -42,7 +42,7 @@ OP_TOOLS_API void finish();
 
 OP_TOOLS_API void manual_seed(uint64_t seed);  // the generators of all devices
 OP_TOOLS_API bool in_forked_child();           // where it cannot be used: its streams are threads of the parent
-OP_TOOLS_API void synchronize();               // waits for all streams of all devices; throws what a kernel threw
+OP_TOOLS_API void synchronize();               // waits for all streams of all devices; throws a kernel's exception
 
 struct Statistics {
   int64_t calls = 0;         // operators that reached the device, views included
@@ -80,7 +80,7 @@ class OP_TOOLS_API Fault {
  public:
   // Planted from here on, or with start(). Error when an option is wrong.
   explicit Fault(FaultOptions options, bool started = true);
-  ~Fault();  // taken out; what it did stays
+  ~Fault();  // taken out; its effects stay
   Fault(const Fault&) = delete;
   Fault& operator=(const Fault&) = delete;
 
@@ -97,7 +97,7 @@ class OP_TOOLS_API Fault {
   std::shared_ptr<State> state_;
 };
 OP_TOOLS_API std::vector<std::string> fault_kinds();
-OP_TOOLS_API void faults_clear();  // takes out all faults of the process and frees what `leak` held
+OP_TOOLS_API void faults_clear();  // takes out all faults of the process and frees the memory that `leak` held
 
 // While it lives, an operator that an expression matches takes at least N microseconds on the device, on the
 // stream's queue. The newest object that matches counts, and in it the first expression.

@@ -71,7 +71,7 @@ bool element(const at::Tensor& result, double scale, uint64_t draw) {
   const int64_t count = result.numel();
   if (count == 0) return false;
   at::Tensor wrong = flat_copy(result);
-  // NaN and infinity stay what they are: then one of the next elements.
+  // NaN and infinity stay unchanged: then another of the next elements.
   constexpr int64_t kTries = 64;
   for (int64_t attempt = 0; attempt < std::min(count, kTries); ++attempt) {
     const int64_t index = static_cast<int64_t>((draw + static_cast<uint64_t>(attempt)) % static_cast<uint64_t>(count));

@@ -9,11 +9,11 @@
 
 namespace op_tools::sim_device::values {
 
-// Every element from `from` on: floating ones times `scale`, integers plus one, booleans flipped.
+// Every element from `from` on: floating ones times `scale`, integers plus 1, booleans flipped.
 bool scale(const at::Tensor& result, double scale, int64_t from = 0);
-// One element, chosen by `draw`: as scale, and a zero becomes scale - 1.
+// An element, chosen by `draw`: as scale, and a zero becomes scale - 1.
 bool element(const at::Tensor& result, double scale, uint64_t draw);
-// One element becomes `value`; only floating and complex results can hold one.
+// An element becomes `value`; only floating and complex results can hold one.
 bool special(const at::Tensor& result, double value, uint64_t draw);
 // Rounded to the next lower precision and back: float64 to float32, float32 to bfloat16, 16 bits to float8_e5m2.
 bool low_precision(const at::Tensor& result);

@@ -1,5 +1,5 @@
 // torch's autocast state of this thread. <ATen/autocast_mode.h> includes all operators, four seconds per file; here is
-// what op_tools needs of it.
+// the part that op_tools needs.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -26,7 +26,7 @@ std::optional<c10::ScalarType> autocast_dtype(c10::DeviceType device, c10::Dispa
 c10::SmallVector<Autocast, 2> autocast_devices(c10::DispatchKeySet excluded);
 bool is_autocast_cache_enabled();
 
-// While one stands, autocast on the CPU casts to `dtype`; whether it is on stays as it is.
+// While an object lives, autocast on the CPU casts to `dtype`; whether it is on stays as it is.
 class AutocastCpuDtype {
  public:
   explicit AutocastCpuDtype(std::optional<c10::ScalarType> dtype);
@@ -38,7 +38,7 @@ class AutocastCpuDtype {
   const c10::ScalarType before_;
 };
 
-// While one stands, autocast is on for `devices` and as it was for others.
+// While an object lives, autocast is on for `devices` and as it was for others.
 class OP_TOOLS_API AutocastState {
  public:
   AutocastState(const c10::SmallVector<Autocast, 2>& devices, bool cache);

@@ -56,7 +56,8 @@ class LargeCopies {
     return owned(new Block{memory, capacity});
   }
 
-  // A thread frees what waits when no copy was asked for during kAge. One at a time, and none while nothing waits.
+  // A thread frees waiting blocks when no copy was asked for during kAge. One thread at a time, and none while nothing
+  // waits.
   void release() noexcept {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock || idle_.empty() || (ager_of_ && !ager_of_->in_child())) return;
@@ -84,7 +85,7 @@ class LargeCopies {
     size_t capacity;
   };
 
-  // From the system and not from malloc: what the program itself allocates and frees stays as it would be without us.
+  // From the system and not from malloc: the program's own allocations stay as they would be without us.
   static void* map(size_t capacity) {
     const size_t slack = capacity >= kHugePage ? kHugePage : 0;  // to begin at a huge page
     void* const all = mmap(nullptr, capacity + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -140,7 +141,7 @@ class LargeCopies {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock || block->capacity > kMostIdle) return destroy(block);
     try {
-      // Before those of its size: what was used last is in the caches.
+      // Before those of its size: the block used last is in the caches.
       idle_.emplace_hint(idle_.lower_bound(block->capacity), block->capacity, block);
     } catch (...) {
       return destroy(block);
@@ -159,15 +160,15 @@ class LargeCopies {
   std::multimap<size_t, Block*> idle_;
   size_t idle_bytes_ = 0;
   uint64_t asked_ = 1;                // copies, by now
-  std::optional<ForkGuard> ager_of_;  // whose thread will free what waits: a forked child has not got it
+  std::optional<ForkGuard> ager_of_;  // whose thread will free waiting blocks: a forked child has not got it
 };
 
-// Many copies share a block, which is freed with the last of them. An allocation each is what a capture of small calls
-// mostly costs, the more so as another thread frees them.
+// Many copies share a block, which is freed with the last of them. An allocation each is most of the cost of a capture
+// of small calls, the more so as another thread frees them.
 template <size_t kMostBytes, size_t kBlockBytes>
 class SharedBlocks {
  public:
-  static constexpr size_t kMost = kMostBytes;  // of one copy
+  static constexpr size_t kMost = kMostBytes;  // of a single copy
 
   c10::DataPtr allocate(size_t size) {
     const size_t rounded = rounded_up(size, kAlign);
@@ -210,13 +211,13 @@ class SharedBlocks {
   int64_t given_ = 0;  // copies in the block
 };
 
-// A large copy is read late or never, so it goes straight to memory: its lines are not fetched first, and what the
-// program has in the caches stays there.
+// A large copy is read late or never, so it goes straight to memory: its lines are not fetched first, and data
+// that the program has in the caches stays there.
 constexpr size_t kPastCaches = size_t{512} << 10;
 
 #ifdef __SSE2__
-// In four places at once: what the processor fetches ahead ends with a page. A line is written by one instruction where
-// there is one for it.
+// In four places at once: the processor's prefetch ends with a page. A line is written by a single instruction where
+// the processor has such an instruction.
 __attribute__((target("avx512f"))) void stream_wide(char* to, const char* from, size_t part) {
   for (size_t line = 0; line < part; line += kAlign) {
     for (size_t place = line; place < 4 * part; place += part) {
@@ -247,7 +248,7 @@ void copy_past_caches(char* to, const char* from, size_t bytes) {
 }
 #endif
 
-// A block is also the most that one long-lived copy keeps allocated besides itself.
+// A block is also the most that a long-lived copy keeps allocated besides itself.
 using SmallCopies = SharedBlocks<size_t{1} << 10, size_t{16} << 10>;
 using MediumCopies = SharedBlocks<LargeCopies::kLeast - 1, size_t{512} << 10>;
 

@@ -1,6 +1,6 @@
 // Runs an operator on the CPU with torch's kernel, or with ours where a device has the operator and torch has no CPU
-// kernel for it (a cell of a recurrent network in one kernel). The only place that chooses between the two. Nothing is
-// registered with the dispatcher. Any thread.
+// kernel for it (a cell of a recurrent network in a single kernel). The only place that chooses between the two.
+// Nothing is registered with the dispatcher. Any thread.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -14,14 +14,14 @@ class OperatorHandle;
 
 namespace op_tools {
 
-// The choice for one operator; cheap to copy, valid as long as the process lives.
+// The choice for an operator; cheap to copy, valid as long as the process lives.
 class OP_TOOLS_API CpuKernel {
  public:
   explicit CpuKernel(const c10::OperatorHandle& op);
 
-  // torch has a kernel or makes one of other operators, or we have one.
+  // torch has a kernel or composes the operator of others, or we have a kernel.
   bool exists(const c10::OperatorHandle& op) const;
-  // One kernel, not a composition of other operators.
+  // A single kernel, not a composition of other operators.
   bool is_direct(const c10::OperatorHandle& op) const;
 
   // As a program calls the operator: through the dispatcher. Also for tensors on other devices: ours takes the call
@@ -31,7 +31,7 @@ class OP_TOOLS_API CpuKernel {
   void redispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
 
  private:
-  const c10::KernelFunction* ours_;  // nullptr where torch has one
+  const c10::KernelFunction* ours_;  // nullptr where torch has a kernel
 };
 
 }  // namespace op_tools

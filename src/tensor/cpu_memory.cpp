@@ -61,7 +61,7 @@ bool is_whole(const unsigned char* guard) {
   return std::memcmp(guard, pattern.data(), kGuardBytes) == 0;
 }
 
-// Adds to `found` what was written outside of the block, and repairs it.
+// Adds to `overwrites` the bytes that were written outside of the block, and repairs them.
 void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* found) {
   unsigned char* const base = base_of(const_cast<void*>(address));  // NOLINT: our own bytes around the block
   unsigned char* const behind = base + kGuardBytes + bytes;
@@ -145,7 +145,7 @@ void release_block(void* address) {
 void forget_listeners() {
   Memory& all = memory();
   all.listens.store(false);
-  // Not destroyed: what they hold belongs to the parent's threads.
+  // Not destroyed: their contents belong to the parent's threads.
   static_cast<void>(new std::shared_ptr<const Listeners>(std::move(all.listeners)));  // NOLINT
   all.listeners = std::make_shared<Listeners>();
   all.guards = 0;
@@ -163,7 +163,8 @@ WatchedAllocator& watched_allocator() {
   return *allocator;
 }
 
-// With the mutex. An allocator that was put before ours later may hand on to ours: ours is never put before that one.
+// With the mutex. An allocator that was put before ours later may hand on to ours: ours is never put before that
+// allocator.
 void put_in_place() {
   Memory& all = memory();
   c10::Allocator* const there = c10::GetCPUAllocator();

@@ -2,7 +2,7 @@
 // the program's, and is taken out again with the last listener. The simulated device's memory is CPU memory, so
 // it is seen as well.
 //
-// What op_tools itself allocates inside of hooks is not reported. Any thread; listeners are called on the thread that
+// Allocations of op_tools itself inside of hooks are not reported. Any thread; listeners are called on the thread that
 // allocates or frees, with no lock of ours held. A forked child has no listeners.
 #pragma once
 
@@ -31,7 +31,8 @@ class OP_TOOLS_API CpuMemoryListener {
   virtual void overwritten(const Overwrite&) {}  // found when the block is freed; before freed()
 };
 
-// While one stands, its listener is called. `guard`: blocks allocated meanwhile stand between bytes of a known pattern.
+// While a watch lives, its listener is called. `guard`: blocks allocated meanwhile stand between bytes of a known
+// pattern.
 class OP_TOOLS_API CpuMemoryWatch {
  public:
   CpuMemoryWatch(std::shared_ptr<CpuMemoryListener> listener, bool guard);
@@ -47,8 +48,8 @@ class OP_TOOLS_API CpuMemoryWatch {
   const bool guard_;
 };
 
-// What a device's kernel allocates on this thread is of the thread's program, unless a hook of ours called it: a kernel
-// excludes the same keys from dispatch as a hook does. Made before these are excluded.
+// Allocations of a device's kernel on this thread belong to the thread's program, unless a hook of ours called it: a
+// kernel excludes the same keys from dispatch as a hook does. Made before these are excluded.
 class OP_TOOLS_API KernelMemory {
  public:
   KernelMemory();

@@ -60,7 +60,7 @@ class DeviceTables {
       return sign(i, sign_pattern::element_sign) * sign(i % kColumns, sign_pattern::block_sign);
     });
   }
-  // With that of the first one.
+  // With that of the first element.
   at::Tensor first_elements(c10::Device device, int64_t count) {
     return table<double>(first_, device, sign_pattern::kBlock, kColumns,
                          [](int64_t i) { return sign(i, sign_pattern::element_sign); })
@@ -73,7 +73,7 @@ class DeviceTables {
     return table<int64_t>(keys_, device, 1, element_hash::kWords,
                           [](int64_t i) { return static_cast<int64_t>(element_hash::kKeys[static_cast<size_t>(i)]); });
   }
-  // What the hash adds to the sums of columns.
+  // The terms that the hash adds to the sums of columns.
   at::Tensor places(c10::Device device, int64_t count) {
     return table<int64_t>(
                places_, device, count, 1,
@@ -187,13 +187,13 @@ at::Tensor hash_on_device(const at::Tensor& words) {
   return at::_ops::sum::call(folded(times(folded(placed, 32), element_hash::kMixWord), 29), at::kLong);
 }
 
-// Zero in place of NaN and of what is larger than kMost.
+// Zero in place of NaN and of numbers larger than kMost.
 at::Tensor without_large(const at::Tensor& numbers) {
   const at::Tensor kept = at::_ops::le_Scalar::call(at::_ops::abs::call(numbers), sign_pattern::kMost);
   return at::_ops::where_self::call(kept, numbers, DeviceTables::get().zero(numbers.device()));
 }
 
-// The projections, then the plain sum. `numbers`: whole blocks, or a part of one.
+// The projections, then the plain sum. `numbers`: whole blocks, or a part of a block.
 at::Tensor sums_on_device(const at::Tensor& numbers) {
   constexpr int64_t kBlock = sign_pattern::kBlock;
   const c10::Device device = numbers.device();

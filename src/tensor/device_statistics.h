@@ -26,7 +26,7 @@ enum Word : size_t {
   kWords
 };
 
-// On the device: a word for each of Word. Throws what the device throws that lacks an operator of it.
+// On the device: a word for each of Word. Throws the exception of a device that lacks an operator of it.
 at::Tensor words_of(const at::Tensor& tensor);
 
 // The elements as they read: without a bit that says conj or neg.

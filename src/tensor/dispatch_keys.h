@@ -1,5 +1,5 @@
-// The sets of dispatch keys that op_tools excludes from a thread, looks for in a call, or looks for in a tensor. One
-// list each, so that a key that torch adds has one place to go. Constants only.
+// The sets of dispatch keys that op_tools excludes from a thread, looks for in a call, or looks for in a tensor. A
+// single list each, so that a key that torch adds has a single place to go. Constants only.
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>
@@ -24,7 +24,7 @@ inline constexpr c10::DispatchKeySet kModeKeys =
 inline constexpr c10::DispatchKeySet kAboveBackendKeys =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | kModeKeys;
 
-// A call with one of these keys is on its way through functorch, a subclass, a dispatch mode or functionalisation. The
+// A call with any of these keys is inside functorch, a subclass, a dispatch mode or functionalisation. The
 // interceptor lets it pass: it comes again below them, with the tensors that hold the data. Without this a call would
 // be reported twice, the first time with tensors that cannot be read.
 inline constexpr c10::DispatchKeySet kPassThroughKeys(
@@ -32,12 +32,12 @@ inline constexpr c10::DispatchKeySet kPassThroughKeys(
      c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::FuncTorchBatched,
      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchVmapMode});
 
-// Functorch's wrappers of a tensor: they have no storage of their own, reading one's memory is an error.
+// Functorch's wrappers of a tensor: they have no storage of their own, reading such memory is an error.
 inline constexpr c10::DispatchKeySet kFunctorchWrapperKeys({c10::DispatchKey::FuncTorchBatched,
                                                             c10::DispatchKey::FuncTorchGradWrapper});
 
-// A tensor with one of these keys is a wrapper or a subclass: another tensor, or Python code, holds its data. Taken for
-// a plain one, its memory would be read past its end.
+// A tensor with any of these keys is a wrapper or a subclass: another tensor, or Python code, holds its data. Taken for
+// a plain tensor, its memory would be read past its end.
 inline constexpr c10::DispatchKeySet kWrapperTensorKeys =
     c10::python_ks | c10::functorch_transforms_ks |
     c10::DispatchKeySet({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerBackMode});

@@ -24,7 +24,7 @@ __attribute__((target("arch=x86-64-v4"))) void add_columns(const char* data, int
     for (int64_t place = 0; place < kWords; place += 8) {
       const __m512i word = _mm512_loadu_si512(data + place * kWordBytes);
       const __m512i keyed = _mm512_xor_si512(word, _mm512_loadu_si512(kKeys.data() + place));
-      // With a mask of all: without one, compilers warn of the intrinsics' own variables.
+      // With a mask of all: without a mask, compilers warn of the intrinsics' own variables.
       const __m512i high = _mm512_maskz_srli_epi64(0xFF, keyed, 32);
       const __m512i product = _mm512_maskz_mul_epu32(0xFF, keyed, high);
       sum = _mm512_add_epi64(sum, _mm512_add_epi64(product, word));

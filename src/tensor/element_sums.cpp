@@ -24,7 +24,7 @@ constexpr int64_t kPerTask = 32 * kPart;
 
 typedef double Doubles __attribute__((vector_size(sizeof(double) * kLanes)));
 
-// Groups sorted by their pattern of signs: those with the same one are added up together.
+// Groups sorted by their pattern of signs: those with the same pattern are added up together.
 struct Groups {
   int64_t sorted[sign_pattern::kGroups];
   int64_t begin[kPatterns + 1];  // by pattern: its first in `sorted`
@@ -45,7 +45,7 @@ constexpr Groups kGroups = groups_by_pattern();
 
 // Sums by lane and by pattern of signs, over many blocks.
 struct LaneSums {
-  static constexpr size_t kSets = 4;  // no addition waits for the one before
+  static constexpr size_t kSets = 4;  // no addition waits for its predecessor
   Doubles sum[kPatterns]{}, squares[kSets]{};
 };
 OP_TOOLS_WIDE void add_lanes(const LaneSums& lanes, ElementSums* sums) {
@@ -66,7 +66,7 @@ OP_TOOLS_WIDE void add_lanes(const LaneSums& lanes, ElementSums* sums) {
   }
 }
 
-// A vector of float64, from numbers of either kind. Written so, it is one instruction.
+// A vector of float64, from numbers of either kind. Written so, it is a single instruction.
 template <class T>
 [[gnu::always_inline]] inline void load(const T* numbers, Doubles* to) {
   const auto number = [&](int64_t lane) __attribute__((always_inline)) {
@@ -141,7 +141,7 @@ void add_blocks(const T* numbers, int64_t block, int64_t n, LaneSums* lanes) {
 // Minimum, maximum and zeros by lane, over many blocks. A NaN is less than nothing.
 template <class T, class Integer>
 struct LaneOrder {
-  static constexpr int64_t kWide = 64 / sizeof(T), kSets = 4;  // sets: no comparison waits for the one before
+  static constexpr int64_t kWide = 64 / sizeof(T), kSets = 4;  // sets: no comparison waits for its predecessor
   static constexpr T kMost = std::numeric_limits<T>::infinity();
   typedef T Vector __attribute__((vector_size(64)));
   typedef T Loaded __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
@@ -230,7 +230,7 @@ OP_TOOLS_WIDE void count_special(const double* numbers, int64_t n, ElementSums* 
   count_nonfinite(numbers, n, sums);
 }
 
-// What is of |x| or of both parts together.
+// The sums of |x| and of both parts together.
 void add_complex(const double* parts, int64_t n, ElementSums* sums) {
   for (int64_t i = 0; i < n; ++i) {
     const double real = parts[2 * i], imaginary = parts[2 * i + 1], size = std::hypot(real, imaginary);
@@ -267,7 +267,7 @@ void merge(const ElementSums& from, ElementSums* to) {
   to->hash += from.hash;
 }
 
-// Elements of one dtype, part by part.
+// Elements of a dtype, part by part.
 class Parts {
  public:
   explicit Parts(const at::Tensor& tensor)

@@ -1,4 +1,4 @@
-// What one pass over a CPU tensor gives: the parts of its statistics (statistics.h). Any thread.
+// The results of one pass over a CPU tensor: the parts of its statistics (statistics.h). Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What an exception of any kind says.
+// The text of an exception of any kind.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,4 @@
-// The elements of a tensor as float64, block by block: one loop over doubles then serves every dtype. Any thread.
+// The elements of a tensor as float64, block by block: a loop over doubles then serves every dtype. Any thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -6,8 +6,8 @@
 #include <cstdint>
 
 // The hot loops are compiled a second time for processors that have wide vectors. They are asked for their features: by
-// the name of a processor ("haswell") all later ones would get the slow copy. Sanitizers start before what chooses
-// between the two is ready.
+// the name of a processor ("haswell") all later ones would get the slow copy. Sanitizers start before the code that
+// chooses between the two is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define OP_TOOLS_HAS_WIDE 1

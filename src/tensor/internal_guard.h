@@ -19,8 +19,8 @@
 
 namespace op_tools {
 
-// Where this thread keeps what the guards change. Found once for all of one call, or once for all of a thread: each
-// place is a call into a library of torch's.
+// Where this thread keeps the state that the guards change. Located once for all of a call, or once for all of a
+// thread: each place is a call into a library of torch's.
 struct GuardedState {
   GuardedState() : GuardedState(c10::AutogradState::get_tls_state(), c10::impl::raw_local_dispatch_key_set) {}
   GuardedState(c10::AutogradState& autograd, c10::impl::PODLocalDispatchKeySet& keys)
@@ -31,7 +31,7 @@ struct GuardedState {
   const bool is_profiled = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
 };
 
-// While one stands, this thread's operators go past these keys.
+// While an object lives, this thread's operators go past these keys.
 class ExcludedKeys {
  public:
   ExcludedKeys(const GuardedState& state, c10::DispatchKeySet keys)

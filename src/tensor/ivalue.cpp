@@ -120,7 +120,7 @@ Value from_ivalue(const c10::IValue& ivalue, const c10::Type* type) {
   return from_tag(ivalue);
 }
 
-// Binds one value to one type; the recursion of to_ivalue().
+// Binds a value to a type; the recursion of to_ivalue().
 class Binder {
  public:
   explicit Binder(Binding binding) : binding_(binding) {}
@@ -194,7 +194,7 @@ class Binder {
     return true;
   }
 
-  // `one_element`: a SymInt takes a tensor of any dimensions with one element, an int one of no
+  // `one_element`: a SymInt takes a tensor of any dimensions with a single element, an int a tensor of no
   // dimensions.
   bool bind_int(const Value& value, bool one_element, c10::IValue* out) {
     if (bind_as<int64_t>(value, out)) return true;
@@ -284,7 +284,7 @@ class Binder {
     return true;
   }
 
-  // In a list of ints the parser takes a tensor with one element, whatever its dimensions.
+  // In a list of ints the parser takes a tensor with a single element, whatever its dimensions.
   bool bind_element(const Value& value, const c10::Type& type, c10::IValue* out) {
     if (type.kind() == TypeKind::IntType) {
       return bind_int(value, /*one_element=*/true, out) || refuse(value, type);
@@ -297,7 +297,7 @@ class Binder {
            kind == TypeKind::BoolType;
   }
 
-  // What the dispatcher's unboxing expects as the list's element type: the enumerations are ints
+  // The element type of the list that the dispatcher's unboxing expects: the enumerations are ints
   // there.
   static c10::TypePtr stored_type(const c10::TypePtr& type) {
     switch (type->kind()) {

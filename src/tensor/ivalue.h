@@ -16,7 +16,7 @@
 namespace op_tools {
 
 // `type`: the schema's type of this argument or return (Argument::real_type()). Never throws for a
-// valid IValue: what has no form becomes Unsupported. A "wrapped number" (the tensor that Python's
+// valid IValue: a value that has no form becomes Unsupported. A "wrapped number" (the tensor that Python's
 // `x + 2` makes of the 2) becomes the number: as a tensor it would lose the mark that keeps it out
 // of type promotion.
 OP_TOOLS_API Value to_value(const c10::IValue& ivalue, const c10::Type& type);
@@ -26,13 +26,13 @@ bool is_wrapped_number(const at::Tensor& tensor);
 
 // Whose arguments are bound.
 enum class Binding : uint8_t {
-  // A Python call's: with the conversions of Python's argument parser, and refusing what it refuses
+  // A Python call's: with the conversions of Python's argument parser, and refusing the values that it refuses
   // (replay chooses an overload by trying each). int and bool -> float; any number -> Scalar;
   // tuple, list, Size -> T[]; int -> int[N], repeated; tensor without dimensions that requires no
   // grad -> number; str and (where there is an accelerator) int -> Device; None -> any optional
   // type. A bool is no int, an int no bool, a str no dtype, a number no tensor.
   kPython,
-  // What to_value() made of a call of the same schema. Besides the above: number -> wrapped number
+  // The result of to_value() for a call of the same schema. Besides the above: number -> wrapped number
   // tensor where the schema says Tensor, None -> undefined tensor.
   kDispatcher,
 };

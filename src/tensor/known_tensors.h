@@ -1,4 +1,4 @@
-// What a tool knows of the values of tensors, as long as they live and are not written. One thread at a time.
+// A tool's knowledge of the values of tensors, as long as they live and are not written. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +48,7 @@ class KnownTensors {
   }
 
   // A call has written the tensor: nothing is known any more of others that were known before and lie in its memory.
-  // Of those that are gone, too: a view that is made again has the place and the counter of the one before; where the
+  // Of those that are gone, too: a view that is made again has the place and the counter of its predecessor; where the
   // counter moved (`counted`) that shows it.
   void written(const at::Tensor& tensor, bool counted) {
     if (!tensor.has_storage() || (counted && tensor.storage().use_count() == 1)) return;
@@ -108,8 +108,8 @@ class KnownTensors {
   static constexpr size_t kMostWrites = 4096;
 
   ska::flat_hash_map<size_t, Known> known_;
-  std::unordered_map<const c10::StorageImpl*, uint64_t> writes_;  // the last one; also of memory that is gone
-  uint64_t time_ = 0;                                             // one more for each put and write
+  std::unordered_map<const c10::StorageImpl*, uint64_t> writes_;  // the last write; also of memory that is gone
+  uint64_t time_ = 0;                                             // grows with each put and write
   Sweeps sweeps_;
 };
 

@@ -49,7 +49,7 @@ class Notes {
 
 }  // namespace
 
-// A profiler that is off: torch takes what stands in this place for a profiler's state, and asks it.
+// A profiler that is off: torch takes the object in this place for a profiler's state, and asks it.
 class MemoryWatch::Listener final : public ProfilerStateBase {
  public:
   Listener(Listen listen, Listener* outer)
@@ -70,7 +70,7 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
 
   int64_t now = 0, allocated = 0, peak = 0;
   const Listen listen;
-  Listener* const outer;  // stands as long as this one: watches of a thread nest
+  Listener* const outer;  // lives as long as this: watches of a thread nest
 };
 
 MemoryWatch::MemoryWatch(Listen listen) {

@@ -1,6 +1,6 @@
-// What the operators of this thread allocate while one lives, on any device whose allocator reports to torch's
-// profiler (the CPU's, CUDA's and those made like it). torch has one place for such a listener: while torch.profiler is
-// on in this thread, nothing is seen; watches of ours see what is allocated inside of each other.
+// The allocations of this thread's operators while a watch lives, on any device whose allocator reports to torch's
+// profiler (the CPU's, CUDA's and those made like it). torch has a single place for such a listener: while
+// torch.profiler is on in this thread, nothing is seen; watches of ours see allocations inside of each other.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -21,16 +21,16 @@
 
 namespace op_tools {
 
-// One report of an allocator. `bytes` is negative where memory was freed.
+// A report of an allocator. `bytes` is negative where memory was freed.
 struct MemoryReport {
   void* address;
   int64_t bytes;
-  int64_t total;     // what the allocator says that is allocated now
-  int64_t reserved;  // and what it has of the device's memory in all, with what it keeps for later
+  int64_t total;     // bytes that are allocated now, by the allocator's count
+  int64_t reserved;  // and bytes that it has of the device's memory in all, unused memory included
   c10::Device device;
 };
 
-// Allocates a little on the device: does its allocator report? What the allocation throws passes.
+// Allocates a little on the device: does its allocator report? An exception of the allocation passes.
 OP_TOOLS_API bool reports_memory(c10::Device device);
 
 class OP_TOOLS_API MemoryWatch {
@@ -43,7 +43,7 @@ class OP_TOOLS_API MemoryWatch {
 
   bool sees() const { return listener_ != nullptr; }
   int64_t allocated() const;  // bytes in all
-  int64_t peak() const;       // most bytes at once above what there was before
+  int64_t peak() const;       // most bytes at once above the bytes at the start
 
  private:
   friend class AliveMemory;

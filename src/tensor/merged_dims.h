@@ -1,4 +1,4 @@
-// The dimensions of a strided tensor with those made one that follow each other in memory. Two tensors that begin at
+// The dimensions of a strided tensor with those merged that follow each other in memory. Two tensors that begin at
 // the same place and have the same merged dimensions show the same elements in the same order.
 #pragma once
 

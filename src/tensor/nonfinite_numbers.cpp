@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kBlock = 65536;  // elements that are looked at before asking whether to go on
 
-// A float is no finite number exactly when all bits of its exponent are set: then adding one to it reaches the sign
-// bit, in any of the words. Read in four places at once: what the caches fetch ahead ends with a page, and four pages
+// A float is no finite number exactly when all bits of its exponent are set: then adding 1 to it reaches the sign
+// bit, in any of the words. Read in four places at once: the caches' prefetch ends with a page, and four pages
 // are on their way together.
 template <class Word>
 inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word one) {

@@ -1,5 +1,5 @@
-// Are there NaN or infinities? One pass over a tensor's memory on the CPU. Any thread; threads of torch's help with
-// large tensors.
+// Are there NaN or infinities? A single pass over a tensor's memory on the CPU. Any thread; threads of torch's help
+// with large tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -23,7 +23,7 @@ bool has_form(c10::Layout layout) {
   }
 }
 
-// What most tensors are, found out at once: those of a backend's own kernels, with memory.
+// Most tensors, recognised at once: those of a backend's own kernels, with memory.
 bool is_ordinary(const at::Tensor& tensor, c10::DispatchKeySet keys) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet kSpecial =

@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// Why a tensor cannot be copied by its parts; empty when it can. `type` then names what it is, for people.
+// Why a tensor cannot be copied by its parts; empty when it can. `type` then names its kind, for people.
 OP_TOOLS_API std::string why_not_plain(const at::Tensor& tensor, std::string* type);
 
 // Not plain, but its device makes a plain copy of it on the CPU: a device whose tensors have no storage.
@@ -31,7 +31,7 @@ inline at::IntArrayRef own_sizes(const at::Tensor& tensor) {
 }
 OP_TOOLS_API at::IntArrayRef own_strides(const at::Tensor& tensor);
 
-// The bytes of its storage between its first element and its last one; none where it has no elements. Strided tensors.
+// The bytes of its storage between its first and its last element; none where it has no elements. Strided tensors.
 struct ByteRange {
   int64_t begin = 0, end = 0;
 };
@@ -53,8 +53,8 @@ OP_TOOLS_API bool computes_shapes_only();
 OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);
 
 // Another tensor on the same memory, with the same version counter and without the history: to hold or to show in the
-// place of one that the program must go on owning alone (autograd takes over gradients that have no other owner; Python
-// makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.
+// place of a tensor that the program must go on owning alone (autograd takes over gradients that have no other owner;
+// Python makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.
 OP_TOOLS_API at::Tensor same_memory(const at::Tensor& tensor);
 
 // The version counter that in-place operators move; -1: the tensor has none (inference mode).

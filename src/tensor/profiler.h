@@ -1,4 +1,4 @@
-// What op_tools asks of torch's profiler, without <ATen/record_function.h> (half a second per file).
+// Questions of op_tools to torch's profiler, without <ATen/record_function.h> (half a second per file).
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace op_tools {
 
-// While one stands, the profiler and other observers of this thread see no operator.
+// While an object lives, the profiler and other observers of this thread see no operator.
 class OP_TOOLS_API ProfilerPause {
  public:
   ProfilerPause();

@@ -14,7 +14,7 @@ class Silent final : public c10::WarningHandler {
 std::atomic<QuietPython> g_quiet_python{nullptr};
 
 // With "always", torch does not note that it has given a warning. It is a setting of the process: runs on several
-// threads share it, and the last one puts it back.
+// threads share it, and the last run puts it back.
 class WarnsAlways {
  public:
   static WarnsAlways& get() {

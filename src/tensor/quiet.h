@@ -1,4 +1,5 @@
-// What op_tools runs gives no warnings: the program has had those of its own call, and others are none of its business.
+// Calls that op_tools makes give no warnings: the program has had those of its own call, and others are none of its
+// business.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -9,7 +10,7 @@
 
 namespace op_tools {
 
-// For operators that are called in C++, on this thread, while one stands.
+// For operators that are called in C++, on this thread, while an object lives.
 class QuietOperators {
  public:
   QuietOperators() : guard_(&silent()) {}
@@ -19,8 +20,8 @@ class QuietOperators {
   const c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-// For a run of a call of the program's. What torch warns of once in a process is still there for the program, and with
-// `in_python` Python's warnings of this thread are not given, nor noted as given.
+// For a run of a call of the program's. Warnings that torch gives once in a process are still there for the program,
+// and with `in_python` Python's warnings of this thread are not given, nor noted as given.
 class OP_TOOLS_API QuietRun {
  public:
   explicit QuietRun(bool in_python);

@@ -1,7 +1,7 @@
-// One step of an LSTM or GRU as devices have it, in one operator each way, made of the operators that every backend
-// has: for backends without such kernels (the CPU has none) and for the simulated device. Arguments and results are
-// those of aten::_thnn_fused_*; the workspace holds what torch's CUDA kernels keep in it, in their order. Shapes: gates
-// (batch, 4 or 3 * hidden), states (batch, hidden).
+// One step of an LSTM or GRU as devices have it, in a single operator each way, made of the operators that every
+// backend has: for backends without such kernels (the CPU has none) and for the simulated device. Arguments and results
+// are those of aten::_thnn_fused_*; the workspace holds the values of torch's CUDA kernels, in their order. Shapes:
+// gates (batch, 4 or 3 * hidden), states (batch, hidden).
 #pragma once
 
 #include <ATen/core/Tensor.h>

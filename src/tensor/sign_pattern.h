@@ -4,7 +4,7 @@
 // part first.
 //
 // The sign of element i is a product: of its lane (i % 8), of its group (i / 8 % 64) and of its block (i / 512). So a
-// loop over vectors needs one sign per vector, and a device one small table. Files have such sums: the pattern never
+// loop over vectors needs a single sign per vector, and a device a small table. Files have such sums: the pattern never
 // changes.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace op_tools::sign_pattern {
 
 inline constexpr int64_t kProjections = 4;
-// Larger numbers, and what is no number, are left out of the sums: masks (the lowest float32, minus infinity) would be
+// Larger numbers, and NaN, are left out of the sums: masks (the lowest float32, minus infinity) would be
 // all that is left of them.
 inline constexpr double kMost = 0x1p100;
 inline constexpr int64_t kLanes = 8, kGroups = 64, kBlock = kLanes * kGroups;

@@ -1,4 +1,4 @@
-// A map for the few tensors (nodes, edges) of a call: one array, searched from the front, without an allocation for
+// A map for the few tensors (nodes, edges) of a call: an array, searched from the front, without an allocation for
 // each entry. From kIndexFrom entries on (a fused optimizer's call has hundreds) an index finds them. One thread at a
 // time.
 #pragma once

@@ -52,7 +52,7 @@ Value number_value(double number, c10::ScalarType dtype) {
   return whole ? Value(static_cast<int64_t>(number)) : Value(number);
 }
 
-// Elements one by one across a large memory cost more than torch's copy, which goes by tiles.
+// Single elements across a large memory cost more than torch's copy, which goes by tiles.
 at::Tensor in_rows(const at::Tensor& tensor) {
   constexpr int64_t kSmall = 1 << 16;
   if (tensor.is_contiguous() || tensor.numel() <= kSmall) return tensor;

@@ -1,4 +1,4 @@
-// What a tensor holds, in a few numbers, from one pass over it. On the CPU they come at once; on a device they are
+// A tensor's elements in a few numbers, from one pass over it. On the CPU they come at once; on a device they are
 // computed there, in the device's own order of work, and read together with others later: no round trip per tensor.
 // Where a device cannot compute them the tensor is copied. Called under InternalGuard. Thread-safe.
 //
@@ -42,22 +42,22 @@ Value to_value(const Statistics& statistics);
 // Has this tensor such numbers?
 bool may_have_statistics(const at::Tensor& tensor);
 
-// The question about one tensor as it is now, and later its answer.
+// The question about a tensor as it is now, and later its answer.
 class StatisticsQuery {
  public:
-  explicit StatisticsQuery(const at::Tensor& tensor);  // any tensor: one without numbers is answered so
+  explicit StatisticsQuery(const at::Tensor& tensor);  // any tensor: a tensor without numbers is answered so
   bool answered() const { return !words_.defined(); }
   const Statistics& answer() const { return answer_; }
   // The device has computed it, and nothing compared it with the host's.
   bool by_device() const { return by_device_; }
 
-  // A run of a tool begins: what devices compute is compared with the host's from the first tensor on.
+  // A run of a tool begins: devices' results are compared with the host's from the first tensor on.
   static void begin_run();
-  // It ends: what the devices that were asked compute of known tensors, of each kind that they were asked about, is
+  // It ends: the results of the devices that were asked, for known tensors of each kind that they were asked about, are
   // compared with the host's.
   static void check_devices();
 
-  // Answers all questions that are still open, with one transfer per device.
+  // Answers all questions that are still open, with a single transfer per device.
   static void answer_all(const std::vector<StatisticsQuery*>& questions);
 
  private:
@@ -72,14 +72,14 @@ class StatisticsQuery {
   at::Tensor words_;  // on the device: the numbers, as 64-bit words
 };
 
-// answer_all() in its steps, for questions that several threads share: what waits for devices needs no lock. The
-// questions live until give().
+// answer_all() in its steps, for questions that several threads share: the steps that wait for devices need no lock.
+// The questions live until give().
 class OpenStatistics {
  public:
   explicit OpenStatistics(const std::vector<StatisticsQuery*>& questions);
   // Waits for the devices; a second at most where the program hangs.
   void read();
-  // To those that are still open. What a device did not answer is not known.
+  // To those that are still open. A question that a device did not answer stays unknown.
   void give();
 
  private:

@@ -1,5 +1,5 @@
-// What a device computes of its tensors is compared with the host's numbers of the same tensors: for the first tensor
-// of each kind, then for the second, the fourth, the eighth, and so on. A device that computes one of them otherwise
+// A device's statistics of its tensors are compared with the host's numbers of the same tensors: for the first tensor
+// of each kind, then for the second, the fourth, the eighth, and so on. A device that computes any of them otherwise
 // computes none from then on: its operators are those that a program is looked at for. Any thread.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace op_tools {
 
-// What of two statistics differs by more than the order of sums.
+// The part of two statistics that differs by more than the order of sums.
 enum class StatisticsPart : uint8_t { kNone, kHash, kCounts, kExtremes, kNorm, kMean, kProjections };
 OP_TOOLS_API std::string_view to_string(StatisticsPart part);  // "hash"
 

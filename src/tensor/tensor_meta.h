@@ -1,4 +1,4 @@
-// What is known of a tensor without its memory: for records, tables and files. Plain data; any thread.
+// Facts about a tensor without its memory: for records, tables and files. Plain data; any thread.
 #pragma once
 
 #include <ATen/core/DimVector.h>
@@ -13,7 +13,7 @@
 
 namespace op_tools {
 
-// Calls of one operator that differ in this are different calls in tables.
+// Calls of an operator that differ in this are different calls in tables.
 struct OP_TOOLS_API TensorShape {
   at::DimVector shape;  // empty: a scalar, or a nested tensor, which has no sizes to ask for
   c10::ScalarType dtype = c10::ScalarType::Undefined;

@@ -115,7 +115,7 @@ std::optional<Value> map_changed(const Value& value, const Visitor& visit) {
   return std::nullopt;
 }
 
-// Writes the one line of describe(). Sequences, strings and depth are cut, so that a line stays
+// Writes the line of describe(). Sequences, strings and depth are cut, so that a line stays
 // readable whatever the program passes.
 class Describer {
  public:
@@ -195,7 +195,7 @@ class Describer {
       } else if (static_cast<unsigned char>(c) >= 0x20) {
         out_ += c;
       } else {
-        out_ += '?';  // a message is one line and moves no cursor
+        out_ += '?';  // a message is a single line and moves no cursor
       }
     }
     if (text.size() > kMaxText) out_ += "...";
@@ -358,7 +358,7 @@ const Unsupported* first_unsupported(const Value& value) {
 
 std::string torch_name(at::ScalarType dtype) {
   std::string name(kPrefix);
-  // getDtypeNames throws for what is no dtype in Python.
+  // getDtypeNames throws for values that are no dtype in Python.
   const bool known = dtype != at::ScalarType::Undefined && dtype < at::ScalarType::NumOptions;
   name += known ? c10::getDtypeNames(dtype).first : std::string_view("unknown");
   return name;

@@ -1,4 +1,4 @@
-// One argument or result of an operator call, whatever source it came from: a dispatcher stack (IValue), a Python
+// An argument or result of an operator call, whatever source it came from: a dispatcher stack (IValue), a Python
 // object, a file. A tree of plain values; containers are shared (copying a Value is cheap), and treated as immutable
 // once built. Tensors are held as they are: the tree neither copies nor detaches them.
 // Not thread-safe to build, safe to read from many threads.
@@ -37,7 +37,7 @@ struct List {
 struct Tuple {
   std::shared_ptr<const Values> items;
 };
-// A named tuple (torch.return_types.max): a tuple everywhere but in Python, where `type` says what it was.
+// A named tuple (torch.return_types.max): a tuple everywhere but in Python, where `type` names its class.
 struct NamedTuple {
   std::shared_ptr<const Values> items;
   std::string type;
@@ -61,7 +61,7 @@ struct Generator {
   c10::Device device;
   at::Tensor state;
 };  // state: uint8 CPU tensor, as Generator.get_state()
-// What has no form in a file: a callable, a nested tensor, an int beyond 64 bits. `why` is for people.
+// A value that has no form in a file: a callable, a nested tensor, an int beyond 64 bits. `why` is for people.
 struct Unsupported {
   std::string type;
   std::string why;
@@ -121,7 +121,7 @@ OP_TOOLS_API std::optional<at::Layout> layout_from_name(std::string_view name);
 OP_TOOLS_API std::optional<at::MemoryFormat> memory_format_from_name(std::string_view name);
 OP_TOOLS_API std::optional<at::QScheme> qscheme_from_name(std::string_view name);
 
-// One line for people: tensors as {'shape': ..., 'stride': ..., 'numel': ..., 'dtype': ..., 'device': ...,
+// A line for people: tensors as {'shape': ..., 'stride': ..., 'numel': ..., 'dtype': ..., 'device': ...,
 // 'requires_grad': ..., 'layout': ..., 'data': pointer}, long sequences cut.
 OP_TOOLS_API std::string describe(const Value& value);
 

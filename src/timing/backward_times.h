@@ -1,4 +1,4 @@
-// Times the autograd nodes of one call, pass by pass. Owned by the graph of the call.
+// Times the autograd nodes of a call, pass by pass. Owned by the graph of the call.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ size_t size_of(const Value& value, size_t limit) {
   return size;
 }
 
-// The arguments with their tensors as meta tensors: what formulas need.
+// The arguments with their tensors as meta tensors: the form that formulas need.
 Value sample_of(OpCall& call) {
   constexpr size_t kMost = 256;
   Value values = make_tuple({call.args(), call.kwargs()});

@@ -1,4 +1,4 @@
-// What is recorded of a call besides its time. Used by the time hook.
+// The record of a call besides its time. Used by the time hook.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string names_of(const CallDevices& devices);
 // Before the operator runs.
 CallDetails describe_call(OpCall& call, const CallDevices& devices);
 
-// What went in and came out, to stand behind the time in the line of a call. After the operator ran; the arguments must
+// Inputs and results, to stand behind the time in the line of a call. After the operator ran; the arguments must
 // have been asked for before.
 std::string values_text(OpCall& call);
 

@@ -1,4 +1,4 @@
-// Measures one interval of work, a call or an autograd node, on the thread that does it: waits for devices or puts
+// Measures an interval of work, a call or an autograd node, on the thread that does it: waits for devices or puts
 // marks into their queues as the mode wants, and knows in which intervals it is nested. Used by the time hook.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace op_tools {
 
-// Devices that have to be waited for; nearly always one or none.
+// Devices that have to be waited for; nearly always a single device or none.
 class CallDevices {
  public:
   void add(c10::Device device) {
@@ -31,7 +31,7 @@ class CallDevices {
   c10::SmallVector<c10::Device, 2> devices_;
 };
 
-// What timers of one thread share: its clock, and the intervals that have begun and not ended.
+// The state that timers of a thread share: its clock, and the intervals that have begun and not ended.
 class TimedThread {
  public:
   static TimedThread& current();  // finding it takes a call, so a call does it once
@@ -44,7 +44,7 @@ class TimedThread {
   TimedThread();
 
   // By value: a timer may die on another thread. An interval whose end never came (its autograd node raised) stays
-  // until one below it ends, or its timer dies here.
+  // until an interval below it ends, or its timer dies here.
   struct Open {
     uint64_t number;
     const void* owner;
@@ -56,15 +56,15 @@ class TimedThread {
 
 class CallTimer {
  public:
-  // Of the calling thread, where it is started and stopped. `owner`: intervals of one owner nest, those of different
-  // owners don't know of each other.
+  // Of the calling thread, where it is started and stopped. `owner`: intervals of the same owner nest, those of
+  // different owners don't know of each other.
   CallTimer(TimeMode mode, DeviceClock& clock, const void* owner, TimedThread& thread);
   ~CallTimer();  // removes an interval that was not stopped
   CallTimer(const CallTimer&) = delete;
   CallTimer& operator=(const CallTimer&) = delete;
 
   void start(const CallDevices& devices);
-  // `late`: asked when no device was known at the start; the call may have made a tensor on one.
+  // `late`: asked when no device was known at the start; the call may have made a tensor on a device.
   template <class Late>
   void stop(Late&& late) {
     take_end();

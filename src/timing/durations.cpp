@@ -7,7 +7,7 @@
 namespace op_tools {
 namespace {
 
-constexpr int kBits = 6;  // 64 classes to each doubling: the middle of one is at most 1/128 away from its ends
+constexpr int kBits = 6;  // 64 classes to each doubling: the middle of a class is at most 1/128 away from its ends
 constexpr int64_t kExact = int64_t{1} << (kBits + 1);  // below, each nanosecond has a class
 
 uint16_t bucket_of(int64_t nanoseconds) {

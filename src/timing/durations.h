@@ -27,7 +27,7 @@ class Durations {
   uint64_t count_ = 0;
   int64_t total_ = 0, least_ = 0, most_ = 0;
   uint16_t first_ = 0;            // class of the first of
-  std::vector<uint64_t> counts_;  // by class, without gaps: counting is one addition, nothing is searched for
+  std::vector<uint64_t> counts_;  // by class, without gaps: counting is an addition, without a search
 };
 
 }  // namespace op_tools

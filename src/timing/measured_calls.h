@@ -1,4 +1,4 @@
-// What was measured on its way into the records: marks of devices are read, times of what ran inside are taken off, the
+// Measured intervals before they become records: marks of devices are read, times of inner calls are taken off, the
 // nodes of a backward pass are put together, and the line of the call is printed. Thread-safe.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace op_tools {
 
-// One backward pass over one call, until it is through.
+// A backward pass over a call, until it is through.
 struct BackwardPass {
   int task = 0;
   TimedCall sum;
@@ -28,7 +28,7 @@ struct BackwardPass {
   bool any = false;
 };
 
-// One measured interval: a call, a node of its backward, or the end of a pass.
+// A measured interval: a call, a node of its backward, or the end of a pass.
 struct Measured {
   Measured() = default;
   Measured(CallTimer& timer, uint64_t id, uint32_t entry, int64_t step);
@@ -53,7 +53,7 @@ class MeasuredCalls {
       : mode_(mode), clock_(clock), records_(records) {}
 
   void add(Measured&& one);
-  // Reads what the devices measured. In the order of the ends: self times need it.
+  // Reads the devices' times. In the order of the ends: self times need it.
   void drain();
 
  private:
@@ -66,7 +66,7 @@ class MeasuredCalls {
   std::mutex pending_mutex_, drain_mutex_, inside_mutex_;
   std::deque<Measured> pending_;
   std::atomic<size_t> waiting_{0};  // in `pending_`, or taken from it and not settled
-  // By thread and depth: time of intervals that ended inside one that has not ended yet.
+  // By thread and depth: time of intervals that ended inside an interval that has not ended yet.
   std::unordered_map<uint32_t, std::vector<int64_t>> inside_of_;
 };
 

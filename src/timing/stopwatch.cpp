@@ -42,7 +42,7 @@ int64_t clock_now() {
 }
 
 int64_t clock_to_unix() {
-  // The pair that was read within the shortest time is the least disturbed one.
+  // The pair that was read within the shortest time is the least disturbed.
   int64_t best = std::numeric_limits<int64_t>::max();
   int64_t offset = 0;
   for (int i = 0; i < 16; ++i) {

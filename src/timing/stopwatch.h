@@ -1,5 +1,5 @@
 // The only clock, and the only place that waits for devices or asks them for the time. Devices are spoken to through
-// torch's device guard interface, so any backend will do. A Stopwatch belongs to one thread; the functions and
+// torch's device guard interface, so any backend will do. A Stopwatch belongs to a single thread; the functions and
 // DeviceClock are for any.
 //
 //   Stopwatch watch(device, /*synchronize=*/true);
@@ -19,7 +19,7 @@ namespace op_tools {
 
 // Nanoseconds on a clock that never goes back.
 OP_TOOLS_API int64_t clock_now();
-// What has to be added to clock_now() to get nanoseconds since 1970, the time that torch.profiler writes.
+// The number to add to clock_now() for nanoseconds since 1970, the time that torch.profiler writes.
 OP_TOOLS_API int64_t clock_to_unix();
 
 // Waits for all work queued on the device: by device, or by its current stream where the backend cannot do that. Says

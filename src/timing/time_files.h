@@ -1,4 +1,4 @@
-// The files of one run: op_time_measure_result/<rank>/<time>/ with calls.csv, summary.csv and trace.json. The folder is
+// The files of a run: op_time_measure_result/<rank>/<time>/ with calls.csv, summary.csv and trace.json. The folder is
 // made when the first of them is written. Thread-safe. Throws Error with path and reason.
 #pragma once
 

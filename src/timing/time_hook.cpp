@@ -39,7 +39,7 @@ bool is_there(c10::Device device) {
          std::max<int>(device.index(), 0) < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
 }
 
-// Memory for the state of this thread's next call: states come one after the other.
+// Memory for the state of this thread's next call: states come in turn.
 struct SpareMemory {
   void* memory = nullptr;
   ~SpareMemory() { ::operator delete(memory); }
@@ -59,7 +59,7 @@ struct TimeState final : HookState {
   uint32_t place = 0;
   uint32_t entry = 0;
   int64_t bytes_read = 0;
-  // What only some options ask for.
+  // State that only some options ask for.
   struct More {
     std::vector<const c10::StorageImpl*> inputs;  // with memory
     std::optional<MemoryWatch> memory;

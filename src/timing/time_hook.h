@@ -29,7 +29,7 @@ struct TimeResult {
   uint64_t calls = 0, backward = 0;
   uint64_t in_graph = 0;    // calls left alone because their device was recording a graph
   uint64_t overflowed = 0;  // calls beyond max_calls: counted and in calls.csv, not in the trace
-  // with memory: what calls made and what is in use still, most bytes first
+  // with memory: blocks that calls made and that are in use still, most bytes first
   struct Alive {
     std::string where;  // source line, else operator
     int64_t count = 0, bytes = 0;

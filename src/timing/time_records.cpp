@@ -23,8 +23,8 @@ uint64_t next_number() {
 
 }  // namespace
 
-// What one thread measured and no reader has added up yet. The thread puts calls in, the thread that holds the records'
-// mutex takes them out: neither waits for the other.
+// The calls that a thread measured and no reader has added up yet. The thread puts calls in, the thread that holds the
+// records' mutex takes them out: neither waits for the other.
 class TimeRecords::ThreadQueue {
  public:
   // False when it is full.

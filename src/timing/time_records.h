@@ -1,9 +1,9 @@
-// What was measured, in bounded memory: sums and a sketch of the durations per operator, shapes and place, and the
+// The measured calls, in bounded memory: sums and a sketch of the durations per operator, shapes and place, and the
 // single calls up to a limit; calls beyond it go to `overflow` in batches. Filled by the time hook from any thread,
 // read by everything that shows it (time_report.h, time_files.h). Thread-safe.
 //
 // A thread puts its calls into a queue of its own, without a lock; a reader, and a thread whose queue is full,
-// adds up what is in all of them.
+// adds up all of them.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -30,16 +30,16 @@ struct CallPlace {
   std::string line() const { return stack.empty() ? std::string() : stack.front(); }
 };
 
-// What calls of one signature have in common.
+// The common details of calls of a signature.
 struct CallDetails {
   std::string shapes, dtypes, device;  // of the input tensors
   Value sample;  // Tuple(args, kwargs) of the first call, its tensors as meta tensors; None: not known
 };
 
-// One measured call, or one autograd node of a backward pass that ran several.
+// A measured call, or an autograd node of a backward pass that ran several.
 struct TimedCall {
   int64_t start = 0;         // clock_now()
-  int64_t nanoseconds = 0;   // what was measured
+  int64_t nanoseconds = 0;   // the measured time
   int64_t self = 0;          // without measured calls that ran inside
   int64_t host = 0;          // how long the program's thread was in it
   int64_t device_start = 0;  // event mode: when the device began, on the host's clock; 0: not known
@@ -67,7 +67,7 @@ struct TimeEntry {
   Durations times;
   int64_t self = 0;
   uint64_t failed = 0;
-  CallBytes bytes;  // sums; `peak` the most of one call
+  CallBytes bytes;  // sums; `peak` the most of a single call
 };
 
 // How files name a single call.
@@ -88,18 +88,18 @@ class TimeRecords {
   TimeRecords(size_t max_calls, Overflow overflow);
   ~TimeRecords();
 
-  // The number of the row for these; `describe` is asked when it is new. Programs whose shapes never repeat share one
+  // The number of the row for these; `describe` is asked when it is new. Programs whose shapes never repeat share a
   // row per operator after the first kMostEntries.
   static constexpr size_t kMostEntries = 10'000;
   using Describe = c10::function_ref<CallDetails()>;
   uint32_t entry_of(std::string_view op, Phase phase, uint64_t signature, uint32_t place, Describe describe);
   void set_device(uint32_t entry, std::string device);
-  // The number of a place; 0 stands for one that is not known.
+  // The number of a place; 0 stands for an unknown place.
   uint32_t place_of(CallPlace place);
 
   void add(const TimedCall& call, const CallBytes& bytes);
   void add_step(int64_t step, int64_t start);
-  // Hands what overflowed and waits in a batch to `overflow`.
+  // Hands the calls that overflowed and wait in a batch to `overflow`.
   void flush_overflow();
 
   struct Snapshot {
@@ -136,7 +136,7 @@ class TimeRecords {
   const size_t max_calls_;
   const Overflow overflow_;
   mutable std::mutex mutex_;
-  // Changed by readers too: they add up what is in the queues.
+  // Changed by readers too: they add up the queues.
   mutable Sums sums_;
   mutable std::vector<std::shared_ptr<ThreadQueue>> queues_;
   std::unordered_map<uint64_t, uint32_t> entry_index_;

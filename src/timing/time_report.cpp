@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kPerMs = 1e6;  // nanoseconds
 
-// The entries that become one row.
+// The entries that become a row.
 struct Group {
   void add(const TimeEntry& entry, const CallPlace& place, int64_t flops) {
     const bool is_first = ops.empty();
@@ -62,7 +62,7 @@ struct Group {
   std::map<std::string, int64_t> ops;  // by name: self time
 };
 
-// Entries of the same key are of one row: operator, phase, and what else tells rows of this grouping apart.
+// Entries of the same key are of one row: operator, phase, and the other keys of this grouping.
 using GroupKey = std::tuple<std::string, Phase, std::string, std::string>;
 GroupKey key_of(const TimeEntry& entry, const CallPlace& place, TimeGroup by) {
   switch (by) {

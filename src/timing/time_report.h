@@ -1,4 +1,4 @@
-// What was measured as rows, grouped as the reader wants, and as a table. No clock, no files.
+// The measured times as rows, grouped as the reader wants, and as a table. No clock, no files.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace op_tools {
 
 struct TimeRow {
-  std::string op;  // of several when grouped by line or module: the one that took most, "+ 3" behind it
+  std::string op;  // of several when grouped by line or module: the operator that took most, "+ 3" behind it
   std::string phase;
   std::string shapes, dtypes, device;  // empty where the row has several
   std::string line, module;
@@ -36,7 +36,7 @@ struct TimeRow {
 
 enum class TimeGroup : uint8_t { kOp, kShape, kLine, kModule };
 
-// Most self time first. `flops`: by entry, of one call; negative where not known.
+// Most self time first. `flops`: by entry, of a single call; negative where not known.
 OP_TOOLS_API std::vector<TimeRow> time_rows(const TimeRecords::Snapshot& records, TimeGroup group,
                                             const std::vector<int64_t>& flops);
 // The first `limit` rows for people.

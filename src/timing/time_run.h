@@ -1,4 +1,4 @@
-// One use of OpTimeMeasure: its settings, and everything that its calls fill. Shared by the hook and the graphs of
+// A use of OpTimeMeasure: its settings, and everything that its calls fill. Shared by the hook and the graphs of
 // calls whose backward may come. Thread-safe by its parts.
 #pragma once
 

@@ -48,7 +48,7 @@ class TraceFile {
            << args_json << "}}";
   }
 
-  // One end of an arrow: "s" where it starts, "f" where it ends.
+  // An end of an arrow: "s" where it starts, "f" where it ends.
   void arrow(const char* end, int64_t number, int64_t pid, int64_t tid, int64_t time) {
     next() << "{\"ph\":\"" << end << "\",\"cat\":\"op_tools_backward\",\"name\":\"backward\",\"id\":" << number
            << ",\"pid\":" << pid << ",\"tid\":" << tid << ",\"ts\":" << microseconds(time - origin_)
@@ -102,7 +102,7 @@ EntryText entry_text(const EntryLabel& label) {
   return text;
 }
 
-// One track for each device that calls ran on.
+// A track for each device that calls ran on.
 class DeviceTracks {
  public:
   explicit DeviceTracks(TraceFile& file) : file_(file) {}
@@ -115,7 +115,7 @@ class DeviceTracks {
       file_.name_track("process_name", track.pid, 0, "op_tools " + device);
       file_.name_track("thread_name", track.pid, 0, "operators");
     }
-    // Viewers draw a bar that begins a rounded nanosecond before the last one's end as nested in it.
+    // Viewers draw a bar that begins a rounded nanosecond before the last bar's end as nested in it.
     constexpr int64_t kRounding = 10;
     int64_t start = call.device_start ? call.device_start : call.start;
     if (start < track.end && track.end - start < kRounding) start = track.end;
@@ -188,7 +188,7 @@ void write_trace_file(const std::string& path, const TimeRecords& records, TimeM
     first = first == 0 ? call.start : std::min(first, call.start);
     last = std::max({last, call.start + call.host, call.device_start + call.nanoseconds});
   }
-  // Full seconds: what merges traces computes with them.
+  // Full seconds: programs that merge traces compute with them.
   constexpr int64_t kSecond = 1'000'000'000;
   const int64_t base_unix = (first + to_unix) / kSecond * kSecond;
   TraceFile file(path, base_unix - to_unix);

@@ -9,7 +9,7 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kHeldFor = 1'000'000;              // nanoseconds for which one reading is good
+constexpr int64_t kHeldFor = 1'000'000;              // nanoseconds for which a reading is good
 constexpr int64_t kLearnsFor = 10'000'000;           // between the readings that the first rate is taken from
 constexpr uint64_t kTogether = 512;                  // ticks within which both are read: it takes some 70
 constexpr int kMostDisturbed = 16;                   // times in a row: then it always takes longer

@@ -5,7 +5,7 @@
 //
 // The system's clock itself is asked for the first ten milliseconds and whenever both could not be read close together;
 // for good where the kernel does not count by that counter, and when it ran otherwise than the system's clock (a
-// machine that slept or was moved). Of one thread.
+// machine that slept or was moved). Of a single thread.
 #pragma once
 
 #include <c10/util/ApproximateClock.h>
@@ -25,7 +25,7 @@ class OP_TOOLS_API TscClock {
     return holds_at(ticks) ? time_at(ticks) : read();
   }
 
-  // What now() is made of.
+  // The parts of now().
   struct Reading {
     uint64_t ticks = 0;
     int64_t time = 0;

@@ -1,5 +1,5 @@
 // For tests/python/test_capture_files.py, loaded in front of the C library: ends the process in the middle of a write.
-// A fatal signal ends a write between two pages, so this is what kill -9 can do, at a place that the test chooses.
+// A fatal signal ends a write between two pages, so this is like kill -9, at a place that the test chooses.
 #include <sys/uio.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What every test includes, parsed once.
+// The includes of every test, parsed once.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// What test_pth.cpp and tests/fuzz/fuzz_pth.cpp share: sample trees, their bytes, deep comparison,
+// Shared by test_pth.cpp and tests/fuzz/fuzz_pth.cpp: sample trees, their bytes, deep comparison,
 // and a mutator that damages files the same way for the same seed.
 #pragma once
 
@@ -24,7 +24,7 @@ bool same_value(const Value& a, const Value& b);
 // A dozen trees that use every opcode of the writer.
 std::vector<Value> sample_values();
 
-// One damaged copy of `bytes`: flipped bits, cuts, copied, swapped and removed stretches, huge
+// A damaged copy of `bytes`: flipped bits, cuts, copied, swapped and removed stretches, huge
 // numbers. With `repair`, the CRCs of the entries are made right again where the directory can
 // still be read, so that the damage gets past the CRC check to the pickle machine.
 std::string mutate(std::string_view bytes, std::mt19937_64& random, bool repair);

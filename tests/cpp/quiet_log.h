@@ -1,4 +1,4 @@
-// No messages while it lives: for tests whose subject is not what is printed.
+// No messages while it lives: for tests whose subject is not the output.
 #pragma once
 
 #include "base/log.h"

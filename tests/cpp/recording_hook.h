@@ -1,4 +1,4 @@
-// Hooks for tests: one that keeps what it saw, one that fails where it is told to.
+// Hooks for tests: the first stores its calls, the second fails where it is told to.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -81,7 +81,7 @@ class FailingHook final : public Hook {
   const bool in_before_;
 };
 
-// For an executor at the aten level, after proceed(): gives the program another tensor for each one that came out.
+// For an executor at the aten level, after proceed(): gives the program another tensor for each result.
 inline void replace_results(OpCall& call, const std::function<at::Tensor(const at::Tensor&)>& replace) {
   std::vector<c10::IValue> returns;
   for (const at::Tensor& tensor : flatten_tensors(call.frame().result())) returns.emplace_back(replace(tensor));

@@ -1,4 +1,4 @@
-// The file of OpBlackBox, and what the tool writes into it.
+// The file of OpBlackBox, and the tool's entries in it.
 #include <ATen/ops/add.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>

@@ -1,4 +1,4 @@
-// OpCapture from C++: what is in the files, that it is what the call saw, and that failures stay ours.
+// OpCapture from C++: the contents of the files, that they are the call's, and that failures stay ours.
 #include "capture/capture_hook.h"
 
 #include <ATen/ops/add.h>

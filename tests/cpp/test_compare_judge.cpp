@@ -37,7 +37,7 @@ TensorVerdict judged(const at::Tensor& result, const at::Tensor& reference, cons
   return judge(result, reference, context);
 }
 
-// What a right kernel of the dtype gives for golden values.
+// The result of a right kernel of the dtype for golden values.
 at::Tensor rounded(const at::Tensor& golden, at::ScalarType dtype) {
   return golden.to(dtype);
 }

@@ -1,4 +1,4 @@
-// What OpAutoCompare relies on where tensors are on a device.
+// The assumptions of OpAutoCompare where tensors are on a device.
 #include <ATen/Functions.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>

@@ -102,7 +102,7 @@ TEST_CASE("Tensors come back as they were: dtypes, strides, aliases, bits, one o
   CHECK_FALSE(tensors[0].is_alias_of(tensors[4]));  // equal bytes, but memory of its own
   CHECK(tensors[5].is_conj());
   CHECK(tensors[7].requires_grad());
-  // What a reader changes is its own.
+  // A reader's changes are its own.
   tensors[0].fill_(0);
   CHECK(tensors[1].abs().max().item<float>() == 0);
   CHECK(same_value(find_calls(folder.path()).calls.at(0)->read(CallFile::kInput), file_of(args)));
@@ -193,7 +193,7 @@ size_t own_memory() {
 TEST_CASE("A small file that refers to the same bytes many times takes their memory once", "[dedupe]") {
   TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0, true);
-  // As the state of an optimizer in its first step: equal, and memory of their own. Below and above what is mapped.
+  // As the state of an optimizer in its first step: equal, and memory of their own. Below and above the mapped size.
   for (const int64_t size : {200'000, 300'000}) {
     store->write({"a", 1}, CallFile::kInput, 0, file_of({at::zeros({size})}));
     const auto content = fs::path(*fs::directory_iterator(store->root() + "/tensors")).stem().string();
@@ -226,7 +226,7 @@ TEST_CASE("A small file that refers to the same bytes many times takes their mem
   }
 }
 
-// What a call refers to has its final name before the call has: at whatever moment the program is killed.
+// A file that a call refers to has its final name before the call has: at whatever moment the program is killed.
 TEST_CASE("kill -9 leaves no call whose bytes are missing", "[dedupe][slow]") {
   for (const auto format : kStoreFormats) {
     for (int trial = 0; trial < 8; ++trial) {

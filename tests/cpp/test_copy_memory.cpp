@@ -1,4 +1,4 @@
-// Memory of private copies: what is in them, and where it goes when they are gone.
+// Memory of private copies: its contents, and where it goes when they are gone.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
@@ -39,7 +39,7 @@ TEST_CASE("A copy has the tensor's bytes, whatever its size and place", "[copy_m
 }
 
 TEST_CASE("The next copy of a size takes over the memory of the last", "[copy_memory]") {
-  for (const int64_t megabytes : {1, 2, 3, 7}) {  // huge pages hold two: what is left of the last one must not matter
+  for (const int64_t megabytes : {1, 2, 3, 7}) {  // huge pages hold two: the rest of the last must not matter
     const at::Tensor tensor = bytes((megabytes << 20) + 5);
     const void* first = private_copy(tensor).const_data_ptr();
     const size_t idle = idle_copy_memory();
@@ -53,7 +53,7 @@ TEST_CASE("Memory of copies waits for the next scope, and goes back when none co
   const at::Tensor tensor = bytes(8 << 20);
   const void* first = private_copy(tensor).const_data_ptr();
   release_copy_memory();  // a scope is left
-  release_copy_memory();  // another one
+  release_copy_memory();  // another
   CHECK(idle_copy_memory() >= tensor.nbytes());
   CHECK(private_copy(tensor).const_data_ptr() == first);
   wait_until_it_is_gone();

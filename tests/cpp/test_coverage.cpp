@@ -1,4 +1,4 @@
-// The account of a run: which gaps turn a verdict, what is said of them, and the accounts of scopes.
+// The account of a run: which gaps turn a verdict, their sentences, and the accounts of scopes.
 #include "coverage/coverage.h"
 
 #include <ATen/ops/ones.h>

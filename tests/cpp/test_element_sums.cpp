@@ -158,7 +158,7 @@ TEST_CASE("Other elements or another order are another hash", "[element_sums]") 
     ++tensors;
   };
   const at::Tensor zeros = at::zeros({300}, at::kLong);
-  for (int64_t i = 0; i < 300; ++i) {  // one element moves, and each bit of one
+  for (int64_t i = 0; i < 300; ++i) {  // a single element moves, and each bit of it
     for (const int64_t value : {1L, -1L, 1L << 32, (1L << 32) - 1}) {
       const at::Tensor x = zeros.clone();
       x.select(0, i).fill_(value);

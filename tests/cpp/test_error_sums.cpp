@@ -161,7 +161,8 @@ TEST_CASE("The numbers are those of a plain loop", "[tensor_diff]") {
   }
 }
 
-// Blocks of neighbours take a shorter way. Here each element is one, but for what `strange` puts among them.
+// Blocks of neighbours take a shorter way. Here each element is a neighbour, but for those that `strange` puts among
+// them.
 TEST_CASE("The numbers of tensors that are rounding apart are those of a plain loop", "[tensor_diff]") {
   std::mt19937 random(5);
   std::normal_distribution<double> normal;
@@ -210,12 +211,12 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
       }
     }
   }
-  // One quotient in all elements, the largest and one that floats do not hold.
+  // A single quotient in all elements, the largest, and a quotient that floats do not hold.
   const at::Tensor odd = tensor_of(std::vector<double>(8192, 129), at::kFloat);
   check_pair(odd + 0.001, odd);
 }
 
-// What eight additions as floats may cost, and what they do cost where nobody chose the numbers. 1 - cosine is as
+// The possible cost of eight additions as floats, and the usual cost, of numbers that nobody chose. 1 - cosine is as
 // exact as the sums, not as the cosine.
 TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") {
   std::mt19937 random(3);
@@ -242,7 +243,7 @@ TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") 
           double golden = normal(random);
           if (kind == kWide) golden *= std::exp2(exponent(random));
           if (kind == kOneNumber) golden = 2 - rounding.unit;
-          // One of eight in each lane is so large that the squares of the others are just not seen beside it.
+          // A number of eight in each lane is so large that the squares of the others are just not seen beside it.
           if (kind == kMostAreLost) golden = i % 128 < 16 ? 2 - rounding.unit : 0x1p-12 * (2 - rounding.unit);
           if (kind == kMixed && i % 3 == 0) golden = 0;
           goldens.push_back(std::clamp(golden * scale.factor, -rounding.most / 2, rounding.most / 2));
@@ -266,7 +267,7 @@ TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") 
         CHECK(diff.mean_abs == Approx(static_cast<double>(sum_d / count)).epsilon(most));
         CHECK(diff.rmse == Approx(static_cast<double>(std::sqrt(sum_d2 / count))).epsilon(most / 2));
         CHECK(diff.golden_rms == Approx(static_cast<double>(std::sqrt(bb / count))).epsilon(most / 2));
-        // 1 - (bb + be) / sqrt(bb * (bb + 2 be + d2)), without a difference of what is nearly the same.
+        // 1 - (bb + be) / sqrt(bb * (bb + 2 be + d2)), without a difference of nearly equal numbers.
         const long double aa = bb + 2 * be + sum_d2, root = std::sqrt(aa * bb), ab = bb + be;
         const long double sine2 = (sum_d2 * bb - be * be) / (root * root);
         const double margin = 1e-13 + (bb == 0 ? 0 : 2 * most * static_cast<double>(sum_d2 / bb));
@@ -277,7 +278,7 @@ TEST_CASE("Numbers of half types are as exact as is promised", "[tensor_diff]") 
   }
 }
 
-// A thread remembers what is largest from one part to the next.
+// A thread remembers the largest from one part to the next.
 TEST_CASE("The numbers and the worst element do not depend on the threads", "[tensor_diff]") {
   constexpr int64_t kCount = 3'200'000, kPlaces[] = {99'990, 1'250'000, 2'500'000};
   const int before = at::get_num_threads();

@@ -80,7 +80,7 @@ Tensors expected(const Tensors& outputs, const Tensors& inputs, const Tensors& o
                                /*allow_unused=*/true);
 }
 
-// y = x W^T reshaped and activated: several nodes, the weight used in one of them.
+// y = x W^T reshaped and activated: several nodes, the weight used in a single node.
 Tensors composite(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return {at::_ops::linear::call(x.reshape({-1, x.size(-1)}), weight, bias).tanh().reshape({2, 3, 5})};
 }

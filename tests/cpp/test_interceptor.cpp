@@ -1,4 +1,4 @@
-// The aten level: what reaches a hook, what passes it by, and that the program does not notice.
+// The aten level: calls that reach a hook, calls that pass it by, and that the program does not notice.
 #include "hooks/interceptor.h"
 
 #include <ATen/TensorOperators.h>
@@ -445,7 +445,7 @@ TEST_CASE("a watch names the one aten operator behind a call", "[interceptor][wa
   {
     const interceptor::AtenWatch watch;
     at::linear(x, w);
-    CHECK(watch.whole_call(x).is<None>());  // what was returned is something else
+    CHECK(watch.whole_call(x).is<None>());  // the returned value is another
   }
   const uint64_t before = interceptor::kernel_entries();
   at::relu(x);
@@ -484,7 +484,7 @@ TEST_CASE("backward of a torch-level call comes to the same hooks as a second ca
   HookState* const state = hook->kept.get();
   at::Tensor y;
 
-  // What a torch-level source is: the gradients' collector round the operator.
+  // A torch-level source: the gradients' collector round the operator.
   class Source final : public Frame {
    public:
     Source(const at::Tensor& x, const Chain& chain, at::Tensor* y) : x_(x), chain_(chain), y_(y) {}

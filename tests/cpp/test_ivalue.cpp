@@ -243,7 +243,7 @@ TEST_CASE("numbers are taken and refused as Python's argument parser does", "[iv
     CHECK_FALSE(fit(scalar_tensor(1, at::kFloat), dim).fits);
     CHECK_FALSE(fit(scalar_tensor(1, at::kBool), dim).fits);
     CHECK_FALSE(fit(ones({1}, at::kLong), dim).fits);
-    CHECK(fit(ones({1}, at::kLong), length).ivalue.toInt() == 1);  // a SymInt takes one element
+    CHECK(fit(ones({1}, at::kLong), length).ivalue.toInt() == 1);  // a SymInt takes a single element
     CHECK_FALSE(fit(None{}, dim).fits);
   }
   SECTION("float") {

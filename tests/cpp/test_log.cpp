@@ -51,7 +51,7 @@ std::string written_by(F&& f) {
   return text;
 }
 
-// What arrives at a terminal of `columns` columns.
+// The text that arrives at a terminal of `columns` columns.
 template <class F>
 std::string shown_by(unsigned short columns, F&& f) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);

@@ -55,7 +55,7 @@ TEST_CASE("memory of a device without reports is followed by its storages", "[me
     make(table, "a", kept);
     make(table, "b", dropped);
   }
-  // The second one is gone, though nothing reported it: it must not be part of a peak.
+  // The second block is gone, though nothing reported it: it must not be part of a peak.
   const c10::Storage last = device_storage(0x3000, 500);
   make(table, "c", last);
   const MemoryTable::Snapshot all = table.snapshot(false);
@@ -147,7 +147,7 @@ TEST_CASE("many places: none is lost when the table grows", "[memory]") {
     MemoryTable::OpenCall call(table, op);
     table.returned(call, kept.back());
     table.end(call, {op, nullptr, &line, {}, MemoryPhase::kForward, true});
-    table.given(kept.back(), /*parameter=*/true);  // a place that is like the one before
+    table.given(kept.back(), /*parameter=*/true);  // a place that is like its predecessor
   }
   const MemoryTable::Snapshot all = table.snapshot(false);
   CHECK(only_device(all).alive_bytes == 300 * 16);

@@ -1,5 +1,5 @@
-// A device whose tensors have no storage, as lazy and vendor backends have them: what its own copy to the CPU gives is
-// judged, stored, and moved for a fallback.
+// A device whose tensors have no storage, as lazy and vendor backends have them: the values of its own copy to the CPU
+// are judged, stored, and moved for a fallback.
 #include <ATen/OpaqueTensorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_to_copy.h>
@@ -27,7 +27,7 @@ using op_tools::test::TemporaryFolder;
 namespace {
 
 const c10::Device kOpaque(c10::kPrivateUse1, 0);
-double mul_factor = 1;  // what the device's mul gets wrong
+double mul_factor = 1;  // the error of the device's mul
 
 using Handle = std::shared_ptr<at::Tensor>;
 

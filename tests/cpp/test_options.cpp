@@ -184,7 +184,7 @@ namespace {
 
 enum class Colour : uint8_t { kRed, kGreen, kBlue };
 
-// One option of each type.
+// An option of each type.
 struct ToyOptions : op_tools::ToolOptions {
   ToyOptions() : ToolOptions("OP_TOY") {}
   op_tools::Option<double> share{this, 0.5, {"share", "OP_TOY_SHARE", "of the calls"}};

@@ -27,7 +27,7 @@ using op_tools::test::TemporaryFolder;
 
 namespace {
 
-// What the check found while the program ran.
+// The findings of the check while the program ran.
 template <class Program>
 OverflowResult checked(const TemporaryFolder& folder, Program&& program, OverflowOptions options = {}) {
   const QuietLog quiet;
@@ -61,7 +61,7 @@ TEST_CASE("The producer is told from what passes its values on", "[overflow]") {
   const OverflowResult result = checked(folder, [&] { at::exp(at::log(x)).mul(2) + at::log(x); });
   CHECK(producers(result) == std::vector<std::string>{"aten::log", "aten::log"});
   CHECK(result.producers == 2);
-  CHECK(result.propagators == 1);  // exp(-inf) is 0, so only the sum is given one
+  CHECK(result.propagators == 1);  // exp(-inf) is 0, so only the sum gets an infinity
   const auto& first = result.findings.front();
   CHECK(first.first == std::vector<int64_t>{1, 2});
   CHECK(first.neg_inf == 1);
@@ -117,7 +117,7 @@ TEST_CASE("A producer's call is saved with its inputs as they were", "[overflow]
   x.select(0, 0).fill_(-1);
   const OverflowResult result = checked(folder, [&] {
     at::sqrt(x);
-    x.sqrt_();  // in place: what it was is there no more
+    x.sqrt_();  // in place: its old value is gone
   });
   REQUIRE(result.findings.size() == 2);
   for (const auto& finding : result.findings) {

@@ -56,7 +56,7 @@ TEST_CASE("A window is judged when it is full, at a step, and at the end, in the
   at::sqrt(x - 1);
   CHECK(scope.result().producers == 1);
   scope.step();
-  at::exp(x);  // the first call of a step judges the one before
+  at::exp(x);  // the first call of a step judges the previous step
   CHECK(scope.result().producers == 2);
   at::log(x);
   scope.hook().flush();

@@ -82,7 +82,7 @@ TEST_CASE("Every kind of value comes back as it was written", "[pth]") {
     INFO(describe(back));
     CHECK(same_value(back, sample));
   }
-  // The one exception: a named tuple is a plain tuple in a file.
+  // The only exception: a named tuple is a plain tuple in a file.
   const auto items = std::make_shared<const Values>(Values{1, 2});
   CHECK(same_value(round_trip(NamedTuple{items, "torch.return_types.max"}), Tuple{items}));
 }
@@ -225,9 +225,9 @@ TEST_CASE("Records that lie on each other cannot make a small file large", "[pth
   ZipDirectory directory;
   std::string body = "(";
   const std::string payload(1 << 16, '\1');
-  // One payload, and a thousand directory entries that all point to it under the one name that its
+  // One payload, and a thousand directory entries that all point to it under the only name that its
   // header bears: refused as duplicates. Nested instead: each local header stands in the payload of
-  // the one before.
+  // its predecessor.
   std::string nested = payload;
   for (int i = 0; i < 50; ++i) {
     std::string header;
@@ -314,9 +314,9 @@ TEST_CASE("Hostile pickles end in an Error, quickly and without much memory", "[
   CHECK_THAT(refused(")" + repeat("\x85", 1000000)), Catch::Contains("deep"));
   CHECK_THAT(refused("]" + repeat("}", 300) + repeat(std::string("K\1s", 3), 0) + repeat("\x85", 300)),
              Catch::Contains("deep"));
-  // Each tuple holds the one before twice: 2^60 values in 300 bytes.
+  // Each tuple holds its predecessor twice: 2^60 values in 300 bytes.
   CHECK_THAT(refused("]" + repeat(std::string("q\0h\0\x86", 5), 60)), Catch::Contains("unfolds"));
-  // One text, put on the stack over and over.
+  // A text, put on the stack over and over.
   CHECK_THAT(refused("(" + text(std::string(100000, 'x')) + "q" + std::string(1, '\0') +
                      repeat(std::string("h\0", 2), 100000) + "t"),
              Catch::Contains("text"));

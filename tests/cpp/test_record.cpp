@@ -1,4 +1,4 @@
-// OpRecord from C++: whose call made a tensor, which values are one, and what is written behind torch's back.
+// OpRecord from C++: whose call made a tensor, which values are the same, and writes behind torch's back.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
@@ -23,7 +23,7 @@ using op_tools::test::TemporaryFolder;
 
 namespace {
 
-// What a recording has of `work`.
+// The recording of `work`.
 template <class Work>
 Recording recorded(Work&& work, bool statistics = true) {
   TemporaryFolder folder;
@@ -106,7 +106,7 @@ TEST_CASE("Tensors that show the same elements are one value as long as they cou
     at::neg(x);
     at::neg(same);
     at::neg(apart);
-    apart.mul_(7);  // x does not count it: what is known of x stays as it was
+    apart.mul_(7);  // x does not count it: the facts about x stay
     at::neg(apart);
     same.mul_(2);  // x does
     at::neg(x);

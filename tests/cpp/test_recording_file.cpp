@@ -1,4 +1,4 @@
-// The file of a recording: what was appended is read back, whatever became of its end or its bytes.
+// The file of a recording: appended rows are read back, whatever became of its end or its bytes.
 #include <ATen/core/Tensor.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using test::TemporaryFolder;
 
-// `calls` more calls that hand a tensor on, after what is in `all` already.
+// `calls` more calls that hand a tensor on, after those in `all`.
 Recording more_rows(const Recording& all, uint32_t calls) {
   Recording rows;
   const auto string = [&](const std::string& text) {
@@ -99,7 +99,7 @@ void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// A file of two blocks of rows, and what it is after each.
+// A file of two blocks of rows, and its contents after each.
 struct Sample {
   Sample() : path(folder / "rank0-1.oprec"), all(empty()) {
     RecordingFile file(path, make_dict({{"rank", 0}, {"seeds", make_list({1, 2.5, "x", true, Value()})}}));
@@ -196,7 +196,7 @@ TEST_CASE("Damage of a recording is found, and what is before it is read", "[rec
   }
 }
 
-// What a hostile file may hold has right checksums: rows are changed before they are written.
+// A hostile file has right checksums: rows are changed before they are written.
 TEST_CASE("Rows that name what is not there are damage", "[recording]") {
   TemporaryFolder folder;
   int number = 0;

@@ -354,13 +354,13 @@ TEST_CASE("In-place calls replay on inputs that require grad, fresh each time", 
       .input({x, 1})
       .output(after, {{"mutated", make_dict({{0, after}})}})
       .gradients({at::ones({4})}, {at::ones({4})});
-  // Two views of one memory: what changes the one changes the other.
+  // Two views of the same memory: a change of either changes the other.
   const at::Tensor base = ramp({6});
   const at::Tensor squares = base * base;
   store.call("torch.Tensor.mul_")
       .input({base, base.slice(0, 0, 6)})
       .output(squares, {{"mutated", make_dict({{0, squares}, {1, squares}})}});
-  // One tensor twice.
+  // The same tensor twice.
   const at::Tensor twice = leaf(ramp({3}));
   store.call("torch.Tensor.mul")
       .input({twice, twice})
@@ -579,7 +579,7 @@ TEST_CASE("Python's calls go to the caller that knows them", "[replay]") {
 
 namespace {
 
-// What a hook that asks for everything sees of replayed calls.
+// A hook that asks for everything, on replayed calls.
 class ReplayedCalls final : public Hook {
  public:
   struct Seen {

@@ -70,7 +70,8 @@ class MadeRun {
     run_.strings.push_back(text);
     return static_cast<uint32_t>(run_.strings.size() - 1);
   }
-  // The statistics of a random vector that the content's number stands for; its fraction is a change of one element.
+  // The statistics of a random vector that the content's number stands for; its fraction is a change of a single
+  // element.
   RecordedValue value_of(double content) {
     std::mt19937 random(static_cast<uint32_t>(std::floor(content)));
     std::vector<double> elements(16);
@@ -453,7 +454,7 @@ TEST_CASE("the difference of two values is proven by any of their statistics", "
   const uint32_t one = a.parameter("x", 1), other = b.parameter("x", 1.5);
   const ValueDifference found = difference_of(a.run(), one, b.run(), other);
   CHECK(found.kind == ValueDifference::Kind::kNumbers);
-  CHECK(found.norm == Approx(0.5));  // one element of all
+  CHECK(found.norm == Approx(0.5));  // a single element of all
   CHECK(difference_of(a.run(), one, a.run(), one).kind == ValueDifference::Kind::kSame);
   for (auto* const run : {&a, &b}) run->value(0).projections.fill(std::nan(""));
   CHECK(difference_of(a.run(), one, b.run(), other).norm > 0.01);  // by mean and norm alone

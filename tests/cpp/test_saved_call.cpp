@@ -1,4 +1,4 @@
-// The one writer and the one reader of saved calls: all that is written is read again.
+// The only writer and the only reader of saved calls: all that is written is read again.
 #include "calls/saved_call.h"
 
 #include <ATen/ops/equal.h>
@@ -162,7 +162,7 @@ TEST_CASE("sides of a comparison are exported side by side, parts that are missi
 TEST_CASE("what a meta.json says nothing of is not known", "[calls]") {
   const CallMeta meta = CallMeta::from_json("{}");
   CallMeta expected;
-  expected.level = Level::kTorch;  // what ditorch saves
+  expected.level = Level::kTorch;  // as ditorch saves
   CHECK(meta == expected);
   CHECK(meta.state.grad_enabled == std::nullopt);
   CHECK_THROWS_WITH(CallMeta::from_json(R"({"format": 2})"), Catch::Contains("newer op_tools"));

@@ -1,4 +1,4 @@
-// Where scopes begin and end, and what ends their hooks from outside.
+// Where scopes begin and end, and exceptions that end their hooks from outside.
 #include "hooks/scope.h"
 
 #include <ATen/ops/ones.h>
@@ -21,7 +21,7 @@ using Names = std::vector<std::string>;
 
 TEST_CASE("a scope whose thread has ended is left by any thread", "[scope]") {
   const QuietLog quiet;
-  for (int i = 0; i < 8; ++i) {  // threads often get the number of the one before
+  for (int i = 0; i < 8; ++i) {  // threads often get the number of the previous thread
     const auto hook = std::make_shared<RecordingHook>();
     HookScope scope(hook, admitting("relu"));
     std::thread([&] {

@@ -1,4 +1,4 @@
-// The simulated device without Python: what torch's C++ side asks of it, its queues and clock, memory, faults.
+// The simulated device without Python: the demands of torch's C++ side, its queues and clock, memory, faults.
 #include "sim_device/sim_device.h"
 
 #include <ATen/Context.h>
@@ -81,7 +81,7 @@ TEST_CASE("an unsynchronised stopwatch is wrong by the planted latency, a synchr
   const double wrong = milliseconds_of(false);
   const bool still_at_work = !current_queue(0).idle();
   const double right = milliseconds_of(true);
-  CHECK(still_at_work);  // when the unsynchronised one stopped
+  CHECK(still_at_work);  // when the unsynchronised stopwatch stopped
   CHECK(wrong < right);
   CHECK(right >= 50);
 }

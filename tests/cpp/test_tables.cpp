@@ -53,7 +53,7 @@ TEST_CASE("several wide columns share what room there is", "[tables]") {
   const std::string table = text_table(columns, {{shape, std::string(400, 'x'), "7"}, {"a", "b", "8"}}, 100);
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
-  CHECK(table.find(shape) != std::string::npos);  // the one that is far wider gives way
+  CHECK(table.find(shape) != std::string::npos);  // the column that is far wider gives way
 }
 
 TEST_CASE("amounts of bytes read well", "[tables]") {

@@ -142,7 +142,7 @@ TEST_CASE("A counter is used when its rate is known, and no more when it ran oth
 }
 
 TEST_CASE("Records add up what threads measure while others read and threads end", "[time]") {
-  constexpr int kThreads = 4, kRounds = 3, kCalls = 1'000;  // many times what waits in a thread
+  constexpr int kThreads = 4, kRounds = 3, kCalls = 1'000;  // many times the queue of a thread
   TimeRecords records(size_t{kThreads} * kRounds * kCalls, {});
   std::atomic<bool> done{false}, lost{false};
   std::thread reader([&] {

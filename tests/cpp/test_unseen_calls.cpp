@@ -64,7 +64,7 @@ TEST_CASE("a thread whose begin is known is counted exactly, or not at all", "[u
       for (int i = 0; i < 10; ++i) x.relu();
     }).join();
     CHECK(unseen.count().threads == 1);
-    CHECK(unseen.count().calls >= 11);  // what they call inside comes on top
+    CHECK(unseen.count().calls >= 11);  // their inner calls come on top
     CHECK(unseen.count().calls < 50);
   }
 }

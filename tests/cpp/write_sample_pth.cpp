@@ -1,6 +1,6 @@
-// Writes one .pth file per kind of value into the folder that it is given; with --rewrite, reads
-// the .pth files there. tests/python/test_pth_format.py loads them with torch.load and checks what
-// arrives: the values here and the expectations there belong together.
+// Writes a .pth file per kind of value into the folder that it is given; with --rewrite, reads
+// the .pth files there. tests/python/test_pth_format.py loads them with torch.load and checks the values that
+// arrive: the values here and the expectations there belong together.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>

@@ -56,8 +56,8 @@ Shard shard_from(const std::string& text) {
   return shard;
 }
 
-// What CLI11 cannot put into ReplayOptions itself: options that were given or not, and strings with a form of their
-// own.
+// The parts that CLI11 cannot put into ReplayOptions itself: options that were given or not, and strings with a form of
+// their own.
 struct Unparsed {
   std::string method, shard;
   uint64_t seed = 0;

@@ -33,7 +33,7 @@ struct ReplayOptions {
   bool verbose = false;  // a line per call
   bool quiet = false;    // no line per call, check or measurement: the summary only
   int run_times = 1;
-  std::optional<int> warm_up;  // runs before those that count; unset: one, where several runs are measured
+  std::optional<int> warm_up;  // runs before those that count; unset: 1, where several runs are measured
   int jobs = 1;
   std::optional<Shard> shard;  // replay this part only
   bool merge = false;          // paths are reports of parts
@@ -44,7 +44,7 @@ struct ReplayOptions {
   std::string expected;                // a file for the reference values and limits of the results
   std::string compare;                 // a file that --json wrote elsewhere
   std::optional<uint64_t> seed;        // in place of saved random states
-  std::string shrink;                  // a folder for the smallest form of the one call that still fails
+  std::string shrink;                  // a folder for the smallest form of the only call that still fails
   int attempts = 200;                  // of shrink, at most
   int attempt_seconds = 60;            // after which the process ends with SIGALRM
   std::vector<std::string> libraries;  // to load first: operators, devices

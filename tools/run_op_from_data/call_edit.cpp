@@ -63,7 +63,7 @@ Value with_integers(const Value& value, int64_t from, int64_t to) {
   });
 }
 
-// `gradients`: whether what required a gradient does so afterwards.
+// `gradients`: whether tensors that required a gradient do so afterwards.
 SavedCall mapped(const SavedCall& call, const std::function<at::Tensor(const at::Tensor&)>& change, bool gradients) {
   SavedCall changed = call;
   std::map<const void*, at::Tensor> made;

@@ -1,5 +1,5 @@
-// Changed copies of a saved call: what belongs together (arguments, the recorded aten call, facts by tensor index)
-// stays together. What it gave is left out, because it belongs to the call as it was. Pure.
+// Changed copies of a saved call: parts that belong together (arguments, the recorded aten call, facts by tensor index)
+// stays together. Its results are left out, because they belong to the original call. Pure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace op_tools::replay {
 // By tensor index of (args, kwargs).
 std::vector<at::Tensor> argument_tensors(const SavedCall& call);
 
-// Each tensor replaced; one that stands in several places is replaced once. requires_grad stays.
+// Each tensor replaced; a tensor that stands in several places is replaced once. requires_grad stays.
 SavedCall with_tensors(const SavedCall& call, const std::function<at::Tensor(const at::Tensor&)>& change);
 // Integers `from` become `to`, and tensors of integers below `from` hold integers below `to`.
 SavedCall with_numbers(const SavedCall& call, int64_t from, int64_t to);

@@ -24,7 +24,7 @@ std::optional<c10::ScalarType> autocast_of(const SavedCall& call);
 // Of a backward pass: undefined where there is no gradient.
 Tensors gradient_list(const Value& gradients);
 
-// Throws Error when an input is one that no file can hold.
+// Throws Error when an input is a value that no file can hold.
 void refuse_unsupported(const SavedCall& call);
 
 }  // namespace op_tools::replay

@@ -60,7 +60,7 @@ Value normalize(const Keywords& arguments) {
   return input.div(norm.clamp_min(number(arguments, 3)).expand_as(input));
 }
 
-// With a batch, or without one.
+// With a batch, or without.
 Value dropout3d(const Keywords& arguments) {
   const at::Tensor& input = tensor(arguments, 0);
   const bool batched = input.dim() == 5;

@@ -1,5 +1,5 @@
-// Runs one captured call on a device and judges it: what replay.cpp does with all calls of a folder, and
-// shrink_command.cpp with many forms of one call. Any thread may replay.
+// Runs a captured call on a device and judges it: replay.cpp does so with all calls of a folder, and
+// shrink_command.cpp with many forms of a call. Any thread may replay.
 #pragma once
 
 #include <c10/core/Device.h>

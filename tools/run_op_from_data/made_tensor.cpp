@@ -13,7 +13,7 @@
 namespace op_tools::replay {
 namespace {
 
-// In the order in which one number among the elements decides on the dtype of all.
+// In the order in which a single number among the elements decides on the dtype of all.
 enum class Kind : uint8_t { kNone, kBool, kWhole, kReal, kComplex };
 
 struct Numbers {
@@ -74,7 +74,7 @@ at::Tensor filled(const std::vector<int64_t>& sizes, at::ScalarType dtype, const
   return made;
 }
 
-// In the widest dtype of its kind, and what Python gives it where no dtype is given.
+// In the widest dtype of its kind, and Python's dtype where none is given.
 std::pair<at::Tensor, at::ScalarType> tensor_of(const Numbers& numbers) {
   const at::ScalarType real = c10::typeMetaToScalarType(c10::get_default_dtype());
   switch (numbers.kind) {

@@ -1,4 +1,4 @@
-// torch.tensor(data, dtype=..., device=..., requires_grad=...): what Python makes of numbers in lists.
+// torch.tensor(data, dtype=..., device=..., requires_grad=...): Python's tensor of numbers in lists.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What the rules of python_names.cpp say of a call: their small language.
+// The small language of the rules of python_names.cpp, applied to a call.
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -138,7 +138,7 @@ const std::map<std::string_view, Function>& functions() {
 
 using Parameters = std::map<std::string_view, Value>;
 
-// One item of a rule's parameters: name[:kind][=default | ==value], or *name for all that is left.
+// An item of a rule's parameters: name[:kind][=default | ==value], or *name for all others.
 struct Parameter {
   explicit Parameter(std::string_view item) : takes_rest(item.front() == '*') {
     if (takes_rest) item.remove_prefix(1);

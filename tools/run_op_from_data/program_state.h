@@ -1,4 +1,4 @@
-// The state of the captured program that changes what an operator computes: put in force for one replayed call, taken
+// The state of the captured program that changes what an operator computes: put in force for a replayed call, taken
 // back after it.
 //
 // Some of it belongs to the thread (grad mode, inference mode, autocast, the number of threads),
@@ -29,7 +29,7 @@ class StateGate {
   StateGate(const StateGate&) = delete;
   StateGate& operator=(const StateGate&) = delete;
 
-  // Held for one call. `alone`: the call uses random generators.
+  // Held for a single call. `alone`: the call uses random generators.
   class Pass {
    public:
     Pass(StateGate& gate, const ProcessState& wanted, bool alone);
@@ -46,7 +46,7 @@ class StateGate {
   ProcessState current_;
 };
 
-// The rest of the thread's part, for one forward. RAII.
+// The rest of the thread's part, for a single forward. RAII.
 class ThreadState {
  public:
   explicit ThreadState(const ProgramState& state);
@@ -59,7 +59,7 @@ class ThreadState {
   std::unique_ptr<Saved> saved_;
 };
 
-// The number of threads that operators use, for one call and its backward passes (sums depend on
+// The number of threads that operators use, for a call and its backward passes (sums depend on
 // it). RAII.
 class NumThreads {
  public:

@@ -10,18 +10,18 @@ namespace {
 //   as well), `*name` (all positional arguments that are left). `name:kind` wants a kind of value:
 //   tensor, dtype, device, int, number, str, seq.
 // Target: an operator's name, with its overload where the parameters leave no choice; `[0]` takes
-// the first of what it
-//   returns, `[:2]` the first two, `[float]` and `[int]` make that of the number. A name without `::` is one of
+// the first of its
+//   results, `[:2]` the first two, `[float]` and `[int]` convert the number. A name without `::` is a function of
 //   compositions.cpp.
 // Arguments: `argument` or `argument=value`; a value is a parameter, a literal (None, True, 1, 0.5,
 // 'text', a dtype) or
-//   function(parameter), one of those in resolve.cpp.
+//   function(parameter), as in resolve.cpp.
 // A call that fits none of the rules of its name exists in Python only, legacy arguments
 // (size_average, reduce) among
 //   them. A row without a target says so of every call: an operator of the same name exists and
 //   means another thing.
 constexpr NameRule kRules[] = {
-    // --- Activations and dropout: one operator, or its in-place variant.
+    // --- Activations and dropout: an operator, or its in-place variant.
     {"torch.nn.functional.relu", "input, inplace==False", "aten::relu", "self=input"},
     {"torch.nn.functional.relu", "input, inplace==True", "aten::relu_", "self=input"},
     {"torch.nn.functional.relu6", "input, inplace==False", "aten::relu6", "self=input"},

@@ -1,4 +1,4 @@
-// How names of Python functions map to aten operators where the two differ: one table, read by
+// How names of Python functions map to aten operators where the two differ: a single table, read by
 // resolve.cpp. Calls whose names and parameters agree (most of them) need no row. See the top of
 // the table for its small language.
 #pragma once

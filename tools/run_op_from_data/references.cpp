@@ -59,7 +59,7 @@ const RunOutcome& References::run(const RunVariant& variant, size_t pass) {
 
 RunOutcome References::forward(const RunVariant& variant) {
   if (!call_.backward.empty() && !call_.node_gradients) {
-    // One run serves both; whether it can go backward says nothing about the forward call.
+    // A single run serves both; whether it can go backward says nothing about the forward call.
     if (const RunOutcome& both = run(variant, 0); both.returned()) return both;
   }
   return run(variant, kNoPass);

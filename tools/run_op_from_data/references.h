@@ -1,4 +1,4 @@
-// The CPU's runs of one captured call, made when the judge asks for them and cached until the call is judged: in its
+// The CPU's runs of a captured call, made when the judge asks for them and cached until the call is judged: in its
 // own dtypes, in float64, from changed inputs. They are ReplayableCall's, as in live judging. One thread.
 #pragma once
 

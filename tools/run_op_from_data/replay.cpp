@@ -29,7 +29,7 @@ namespace op_tools::replay {
 namespace {
 
 void load_library(const std::string& name) {
-  // Global, so that a backend finds the symbols of what was loaded before it.
+  // Global, so that a backend finds the symbols of libraries loaded before it.
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!library) throw Error("cannot load " + name + ": " + dlerror());
   // Most register themselves; the simulated device waits to be asked.
@@ -86,7 +86,7 @@ AllCalls calls_of(const ReplayOptions& options) {
     ours.push_back(std::move(all.calls[i]));
   }
   all.calls = std::move(ours);
-  if (options.shard->index != 0) all.problems.clear();  // each shard meets them; the first one reports them
+  if (options.shard->index != 0) all.problems.clear();  // each shard meets them; the first reports them
   return all;
 }
 

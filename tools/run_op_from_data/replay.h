@@ -2,7 +2,7 @@
 // op_tools.run_op_from_data.
 //
 // For each call: read, resolve, restore the program's state, run on fresh inputs, backward from the
-// saved output gradients, compare. Nothing that one call does or has in its files ends the run: it
+// saved output gradients, compare. No failure of a call and no fault of its files ends the run: it
 // is reported with its path.
 #pragma once
 
@@ -27,7 +27,7 @@ class PythonCaller {
   virtual bool is_interrupted() { return false; }
 };
 
-// Replays what the options say; lines go to the log, the summary to standard output. Returns the
+// Replays as the options say; lines go to the log, the summary to standard output. Returns the
 // exit status (arguments.h). Throws Error for settings that are wrong (filter, tolerance variables,
 // device, library, JSON file).
 int run(const ReplayOptions& options, PythonCaller* caller = nullptr);

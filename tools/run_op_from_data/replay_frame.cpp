@@ -47,7 +47,7 @@ class ReplayFrame final : public Frame {
   }
 
   void proceed() override {
-    // What an aten operator calls belongs to it; what a torch call calls are aten calls of the program.
+    // Inner calls of an aten operator belong to it; inner calls of a torch call are aten calls of the program.
     std::optional<SeenByHooks> seen;
     if (level_ == Level::kTorch) seen.emplace(true);
     stopwatch_.start();

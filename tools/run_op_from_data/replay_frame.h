@@ -13,7 +13,7 @@
 
 namespace op_tools::replay {
 
-// Whether the aten-level interceptor meets this thread's operators while one stands. Not around all that replay does
+// Whether the aten-level interceptor meets this thread's operators while an object lives. Not around all of replay
 // but the runs under test: making inputs and judging are no calls of the replayed program.
 class SeenByHooks {
  public:
@@ -27,7 +27,7 @@ class SeenByHooks {
 };
 
 // Runs `bound`, made of `inputs`, through the chain of this thread; `again` runs the operator on other arguments.
-// Returns what the operator returned, throws what it throws. *milliseconds: how long it took, hooks excluded.
+// Returns the operator's result, throws its exceptions. *milliseconds: how long it took, hooks excluded.
 Value run_in_chain(const SavedCall& call, const RunInputs& inputs, BoundCall& bound,
                    const ReplayableCall::Operator& again, Stopwatch& stopwatch, double* milliseconds);
 

@@ -114,7 +114,7 @@ void Reporter::print_lines(const CallReport& report) const {
   }
   if (options_.verbose) log::notice(report.path + ": " + report.target);
   if (options_.sync_time_measure) {
-    // Runs have one forward each, and the same number of backward passes each.
+    // Runs have a single forward each, and the same number of backward passes each.
     const size_t passes = report.forward_ms.empty() ? 0 : report.backward_ms.size() / report.forward_ms.size();
     for (size_t run = 0; run < report.forward_ms.size(); ++run) {
       log::notice(time_line(report, "forward", report.forward_ms[run]));

@@ -23,12 +23,12 @@ struct CallReport {
   std::string target;  // the operator that ran
   Status status = Status::kRan;
   std::string reason;   // why it could not be run
-  std::string missing;  // what its files lack although it was run
+  std::string missing;  // the parts that its files lack although it was run
   std::vector<Check> checks;
   std::vector<double> forward_ms, backward_ms;  // by run (and backward pass)
 
   bool differs() const;
-  bool comparable() const;  // at least one check has a verdict
+  bool comparable() const;  // some check has a verdict
   bool bit_equal() const;   // comparable, and all of that has the same bits
 };
 
@@ -39,7 +39,7 @@ class Reporter {
   Reporter(const ReplayOptions& options, size_t calls, size_t of_all);
   void add(size_t index, CallReport report);
   // After all calls: writes the summary to standard output, JSON where wanted. `problems`: "path:
-  // reason" of what could not even be tried. Returns the exit status. Throws Error when the JSON
+  // reason" of calls that could not even be tried. Returns the exit status. Throws Error when the JSON
   // file cannot be written.
   int finish(std::vector<std::string> problems, double seconds);
 
@@ -50,7 +50,7 @@ class Reporter {
 
   const ReplayOptions& options_;
   const size_t of_all_;
-  std::mutex mutex_;  // guards what follows while calls run
+  std::mutex mutex_;  // guards the members below while calls run
   std::vector<CallReport> reports_;
   std::vector<bool> arrived_;
   size_t printed_ = 0;

@@ -34,7 +34,7 @@ enum class Form { kFunction, kMethod, kSchema };
 
 struct NameSpace {
   std::string_view prefix;       // of the Python name
-  std::string_view aten_prefix;  // what the operator's name has in its place
+  std::string_view aten_prefix;  // its counterpart in the operator's name
   Form form;
 };
 
@@ -82,7 +82,7 @@ std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// --- Binding to one schema
+// --- Binding to a schema
 // -----------------------------------------------------------------------------------------------
 
 bool is_int_list(const c10::Argument& argument) {
@@ -92,7 +92,7 @@ bool is_int_list(const c10::Argument& argument) {
   return element == c10::TypeKind::IntType || element == c10::TypeKind::SymIntType;
 }
 
-// One attempt to bind a call to one overload.
+// An attempt to bind a call to an overload.
 class Binder {
  public:
   Binder(const c10::OperatorHandle& op, Form form)
@@ -287,7 +287,7 @@ struct Resolver::Impl {
     return *op;
   }
 
-  // By overload name if `name` has one, else the first overload that takes the arguments.
+  // By overload name if `name` has it, else the first overload that takes the arguments.
   BoundCall bind_target(const std::string& name, Form form, const Values& args, const Keywords& keywords) const;
   BoundCall bind_or_python(std::string_view name, const std::string& target, Form form, const Values& args,
                            const Keywords& keywords) const;
@@ -297,7 +297,7 @@ struct Resolver::Impl {
 
 namespace {
 
-// What float() or int() makes of the number that a tensor holds.
+// The result of float() or int() for the number in a tensor.
 Value as_number(Value number, bool to_float) {
   const auto convert = [&](auto value) {
     return to_float ? Value(static_cast<double>(value)) : Value(static_cast<int64_t>(value));
@@ -322,7 +322,7 @@ std::vector<int> parser_rank(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-// One when the name has an overload, else all in the order in which Python's parser would try them.
+// A single operator when the name has an overload, else all in the order in which Python's parser would try them.
 std::vector<c10::OperatorHandle> Resolver::Impl::candidates(const std::string& name) const {
   const auto colons = name.find("::");
   const auto dot = name.find('.', colons == std::string::npos ? 0 : colons);
@@ -470,7 +470,7 @@ BoundCall Resolver::bind(std::string_view name, const Value& args, const Value& 
       return impl_->bind_target(target, Form::kSchema, positional, keywords);
     }
   }
-  // A factory's requires_grad is applied to what the operator made.
+  // A factory's requires_grad is applied to the operator's result.
   bool requires_grad = false;
   std::erase_if(keywords, [&](const auto& item) {
     if (item.first != "requires_grad" || !item.second.template is<bool>()) return false;

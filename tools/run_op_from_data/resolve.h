@@ -4,7 +4,7 @@
 // Three kinds of names: aten names (aten::add.Tensor, mylib::op), arguments by schema; torch names
 // (torch.Tensor.add, torch.nn.functional.linear), where Python's parameter names and forms count
 // (python_names.h holds those that differ); and the recorded aten call, which needs no rules at
-// all. What cannot be resolved is an Error that says why. A Resolver is const after construction:
+// all. A call that cannot be resolved is an Error with the reason. A Resolver is const after construction:
 // any thread may ask.
 #pragma once
 
@@ -26,16 +26,16 @@ class PythonOnly final : public Error {
   using Error::Error;
 };
 
-// A call with its arguments in place. Runs once: operators may keep or change what is on their
+// A call with its arguments in place. Runs once: operators may keep or change the values on their
 // stack.
 struct BoundCall {
   std::string target;            // aten::add.Tensor
   bool random = false;           // the operator draws random numbers (torch's tag nondeterministic_seeded)
   bool uninitialized = false;    // the result has undefined values (empty, new_empty, ...)
-  std::function<Value()> run;    // throws what the operator throws
+  std::function<Value()> run;    // throws the operator's exceptions
   bool returns_nothing = false;  // an in-place operator over lists: its result is in its inputs
   int workspace = -1;            // the result at this place is scratch memory whose padding is never written
-  std::shared_ptr<torch::jit::Stack> stack = {};  // what run() takes; null: no operator of the dispatcher
+  std::shared_ptr<torch::jit::Stack> stack = {};  // the arguments of run(); null: no operator of the dispatcher
 };
 
 // The arguments of a call that has not run, by schema position. Throws Error when it is none of the dispatcher's

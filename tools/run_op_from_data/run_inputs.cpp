@@ -33,7 +33,7 @@ at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides)
       throw Error("'restrided' has strides that no tensor can have");
     }
   }
-  // A file of a few bytes may claim any strides: what it makes us allocate must stay within reason.
+  // A file of a few bytes may claim any strides: its demand for memory must stay within reason.
   constexpr int64_t kMostBytes = int64_t{8} << 30;
   if (span > kMostBytes / static_cast<int64_t>(tensor.itemsize())) {
     throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
@@ -134,8 +134,8 @@ struct CopyGradients final : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-// A program that had tensors on an accelerator has some on the CPU on purpose; one that had all on the CPU is moved as
-// a whole.
+// A program that had tensors on an accelerator has some on the CPU on purpose; a program that had all on the CPU is
+// moved as a whole.
 InputPlan plan_for(const SavedCall& call, c10::Device device) {
   std::vector<c10::Device> recorded;
   for (const TensorMeta& input : call.meta.inputs) recorded.push_back(input.device);

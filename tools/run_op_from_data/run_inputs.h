@@ -1,9 +1,9 @@
-// The tensors of one run of a captured call: private copies on the device of the run, aliasing and
+// The tensors of a run of a captured call: private copies on the device of the run, aliasing and
 // strides as they were, and, where they require grad, results of a node of ours. So they are no
-// leaves, and an operator that changes them in place replays; their gradients are what arrives at
+// leaves, and an operator that changes them in place replays; their gradients are those that arrive at
 // the node.
 //
-// One RunInputs per run. Not shared between threads.
+// A RunInputs per run. Not shared between threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,8 +36,8 @@ struct InputPlan {
 InputPlan plan_for(const SavedCall& call, c10::Device device);
 RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan);
 
-// What ditorch saves in place of the inputs' gradients: those that the outputs' last node hands on, in the node's own
-// order. `edges`: where the inputs' gradients arrive.
+// The gradients that ditorch saves in place of the inputs': those that the outputs' last node hands on, in the node's
+// own order. `edges`: where the inputs' gradients arrive.
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,
                                             const std::vector<at::Tensor>& grads,
                                             const std::vector<GradientEdge>& edges, bool keep_graph);

@@ -20,7 +20,7 @@ std::vector<at::Tensor> input_tensors(const SavedCall& call) {
   return tensors;
 }
 
-// A Python function that refused its arguments before it came to an operator. These are what Python code raises; an
+// A Python function that refused its arguments before it came to an operator. Python code raises these; an
 // operator that refuses them raises again.
 bool is_refused_by_python(const SavedCall& call) {
   if (call.name.find("::") != std::string::npos || !call.aten.is<None>()) return false;
@@ -28,14 +28,14 @@ bool is_refused_by_python(const SavedCall& call) {
   return error.starts_with("ValueError") || error.starts_with("TypeError") || error.starts_with("AssertionError");
 }
 
-// A run as the judge reads it, with the gradients of one backward pass.
+// A run as the judge reads it, with the gradients of a backward pass.
 RunOutcome outcome_of(const TestRun& run, size_t pass) {
   RunOutcome outcome = run.outcome;
   if (pass < run.input_gradients.size()) outcome.gradients = run.input_gradients[pass];
   return outcome;
 }
 
-// What was saved, as if it had been run.
+// The saved call, as if it had been run.
 RunOutcome saved_outcome(const SavedCall& call, size_t pass) {
   RunOutcome saved;
   saved.raised = call.meta.error;
@@ -70,7 +70,7 @@ void append(std::vector<Check> from, const char* against, size_t pass, std::vect
   }
 }
 
-// That the numbers of two runs have one distribution does not make them agree.
+// That the numbers of two runs have the same distribution does not make them agree.
 std::vector<Check> without_distributions(std::vector<Check> checks) {
   for (Check& check : checks) {
     if (check.judgement.method != AppliedMethod::kStatistical || check.judgement.verdict != Verdict::kAgrees) continue;
@@ -79,7 +79,7 @@ std::vector<Check> without_distributions(std::vector<Check> checks) {
   return checks;
 }
 
-// The runs that the judge may ask for, of the forward call (no pass) or of one backward pass.
+// The runs that the judge may ask for, of the forward call (no pass) or of a single backward pass.
 CallJudge::RunAgain runs_of(References& references, std::optional<size_t> pass) {
   return [&references, pass](const RunVariant& variant) {
     return pass ? references.backward(variant, *pass) : references.forward(variant);
@@ -193,7 +193,7 @@ bool changes_inputs(const SavedCall& call, const TestRun& run) {
   return false;
 }
 
-// What the file does not tell and a difference may come from; null: nothing.
+// A fact missing in the file from which a difference may come; null: none.
 const char* what_is_missing(const SavedCall& call, const TestRun& run) {
   if (call.lacks.arguments) return "the dump may lack arguments of the call, which are no tensors";
   if (call.lacks.inputs_before && changes_inputs(call, run))

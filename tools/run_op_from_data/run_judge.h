@@ -1,4 +1,4 @@
-// Judges the runs of a captured call against what was saved of it and against the CPU's run.
+// Judges the runs of a captured call against its saved results and against the CPU's run.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@
 
 namespace op_tools::replay {
 
-// One run of a captured call on the device under test.
+// A run of a captured call on the device under test.
 struct TestRun {
-  BoundCall bound;                       // what ran
+  BoundCall bound;                       // the call that ran
   RunOutcome outcome;                    // of the forward call
   std::vector<Tensors> input_gradients;  // by backward pass
   double forward_ms = 0;

@@ -48,7 +48,7 @@ class Shrinker {
     simplify_program();
     drop_arguments();
     own_memory();
-    // A smaller size may make another one possible.
+    // A smaller size may make another size possible.
     for (int round = 0; round < 3 && left_ > 0; ++round) {
       const int64_t before = elements_of(shrunk_.call);
       shrink_sizes();
@@ -146,7 +146,7 @@ void Shrinker::own_memory() {
   }
 }
 
-// First what has the same size together, then what stands at the same place, then each dimension alone.
+// First dimensions of the same size together, then those at the same place, then each dimension alone.
 void Shrinker::shrink_sizes() {
   const auto groups = [&](const std::function<int64_t(size_t, int64_t, int64_t)>& key) {
     std::map<int64_t, std::vector<Place>, std::greater<>> grouped;

@@ -1,6 +1,6 @@
 // Makes a failing call smaller as long as it fails: forward alone, less state, fewer arguments, memory of its own,
 // smaller sizes, fewer dimensions, simpler values. Knows nothing of devices: the caller says whether a call fails.
-// Plain data, one thread.
+// Plain data, a single thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace op_tools::replay {
 
 enum class Attempt { kFails, kPasses, kInvalid };  // kInvalid: it cannot be run in this form
 
-// Says whether a call fails. May give the gradients of `call` another shape, as its results have one.
+// Says whether a call fails. May give the gradients of `call` another shape, as its results have.
 using TryCall = std::function<Attempt(SavedCall& call, const std::string& step)>;
 
 // "fails from 257 on; passes at 256": of a size of the call's tensors.

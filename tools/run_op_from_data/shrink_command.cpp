@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kWords[] = {"fails", "passes", "cannot be run"};
 
-// One line per attempt: its outcome as a number. A line without an outcome was the last one of a process.
+// A line per attempt: its outcome as a number. A line without an outcome was the last of a process.
 class Journal {
  public:
   explicit Journal(const std::string& folder) : path_(folder + "/shrink.journal") {
@@ -33,7 +33,7 @@ class Journal {
     std::erase(known_, "begun");  // each has the line of its outcome behind it
   }
 
-  // What the attempt of this number was before; "" for a new one.
+  // The earlier outcome of the attempt of this number; "" for a new attempt.
   std::string known(size_t number) const { return number < known_.size() ? known_[number] : ""; }
   void begin() { lines_ << "begun" << std::endl; }
   void end(Attempt outcome) { lines_ << static_cast<int>(outcome) << std::endl; }
@@ -64,7 +64,7 @@ class Attempts {
   Journal journal_;
   size_t number_ = 0;
   bool crash_counts_ = false;
-  std::set<std::string> kinds_;  // of what is wrong with the call as it was saved
+  std::set<std::string> kinds_;  // of differences of the saved call
   std::string why_;              // the last attempt could not be run
 };
 

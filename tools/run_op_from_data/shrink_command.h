@@ -1,4 +1,4 @@
-// run_op_from_data --shrink: the smallest form of one call that still fails on a device. One process makes attempt
+// run_op_from_data --shrink: the smallest form of a call that still fails on a device. A process makes attempt
 // after attempt; an operator that crashes or hangs ends it. A journal in the folder says which attempt that was, so a
 // process that is started again with the same arguments makes the same attempts, takes their outcomes from the journal,
 // and goes on.

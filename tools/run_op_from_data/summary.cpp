@@ -124,10 +124,10 @@ struct Part {
   std::string file;
 };
 
-// What parts of one replay must agree about.
+// The settings that parts of a replay must share.
 void take_settings(const json& settings, const Part& part, bool first, Summary* all) {
   const bool acc_check = settings.at("acc_check"), times = settings.at("sync_time_measure");
-  // Each part may have a device of its own, but of one kind.
+  // Each part may have a device of its own, but of the same kind.
   const std::string named = settings.at("device"), device = named.substr(0, named.find(':'));
   const std::string filter = settings.at("filter");
   if (first) {

@@ -1,5 +1,5 @@
-// The closing summary of a replay, and what it is made of: a digest of each call, from the call's report or from a file
-// that --json wrote. So several parts of a replay (--shard) have one summary. Prints to standard output.
+// The closing summary of a replay, and its parts: a digest of each call, from the call's report or from a file
+// that --json wrote. So several parts of a replay (--shard) have a common summary. Prints to standard output.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct CallDigest {
   std::string reason;  // why it could not be run, or is not judged
   bool bit_equal = false;
   std::vector<double> forward_ms, backward_ms;
-  // Of what disagrees most.
+  // Of the result that disagrees most.
   struct Worst {
     std::string what, against, explained;
     double max_abs = 0, max_rel = 0;
@@ -33,7 +33,7 @@ struct Summary {
   bool acc_check = false, sync_time_measure = false, allow_unseen = false;
   std::string device, filter, compare;  // as in ReplayOptions
   std::vector<CallDigest> calls;
-  std::vector<std::string> problems;          // "path: reason" of what could not even be tried, or was cut off
+  std::vector<std::string> problems;          // "path: reason" of calls that could not even be tried, or were cut off
   size_t left_out = 0;                        // by --filter
   std::set<std::string> left_out_names = {};  // not known of parts that were merged
   double seconds = 0;
@@ -58,9 +58,9 @@ void print_summary(const Summary& summary);
 nlohmann::json json_of(const Summary& summary);
 void write_json(const std::string& file, nlohmann::json summary, nlohmann::json calls);
 
-// Reads parts that --json wrote, prints one summary of them, writes one JSON report where wanted. Returns the exit
-// status of the whole. Throws Error that names the file: one that cannot be read, is no report, is given twice, or is
-// missing.
+// Reads parts that --json wrote, prints a summary of them, writes a JSON report where wanted. Returns the exit
+// status of the whole. Throws Error that names the file: a file that cannot be read, is no report, is given twice, or
+// is missing.
 int merge_reports(const ReplayOptions& options);
 
 }  // namespace op_tools::replay

@@ -90,7 +90,7 @@ std::vector<OpTime> read_times(const std::string& path) {
 }
 
 std::string times_table(const std::vector<OpTime>& times) {
-  // One run of each call spreads nowhere.
+  // A single run of each call spreads nowhere.
   const bool repeated =
       std::any_of(times.begin(), times.end(), [](const OpTime& time) { return time.runs > time.calls; });
   std::vector<TableColumn> columns{{"operator"},   {"phase"},           {"calls", true},

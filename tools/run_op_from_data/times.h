@@ -31,7 +31,7 @@ std::vector<OpTime> op_times(const std::vector<CallDigest>& calls);
 std::vector<OpTime> read_times(const std::string& path);
 
 std::string times_table(const std::vector<OpTime>& times);
-// Largest ratio first; operators that only one of them has are named below.
+// Largest ratio first; operators that only either of them has are named below.
 std::string comparison_table(const std::vector<OpTime>& times, const std::vector<OpTime>& others,
                              const std::string& other_name);
 

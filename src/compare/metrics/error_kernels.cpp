@@ -12,7 +12,7 @@ namespace op_tools {
 namespace {
 
 // SIMD vectors of kWidth doubles. Eight need AVX-512: with AVX2, code that GCC 12 makes for eight is seven times
-// slower. kWidens: the processor converts kWidth floats to doubles in one instruction.
+// slower. kWidens: the processor converts kWidth floats to doubles in a single instruction.
 template <int kWidth, bool kWidens>
 struct Vector {
   static constexpr int64_t kLanes = kWidth;
@@ -28,7 +28,7 @@ struct Vector {
   typedef float FloatsToWiden __attribute__((vector_size(4 * kWidth)));
 };
 
-// One function per instruction set; the dynamic linker chooses when the library is loaded.
+// A function per instruction set; the dynamic linker chooses when the library is loaded.
 #ifdef OP_TOOLS_HAS_WIDE
 #define OP_TOOLS_BY_WIDTH(result, name, loop)                                      \
   __attribute__((target("arch=x86-64-v4"))) result name##_by(const LoopJob& job) { \

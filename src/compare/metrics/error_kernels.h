@@ -1,4 +1,4 @@
-// The loops that error_sums.cpp consists of, over one block of elements at a time. Pure, any thread.
+// The loops that error_sums.cpp consists of, over a block of elements at a time. Pure, any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace op_tools {
 
-// A block stays in the first-level cache: what only some blocks need is a second loop over it.
+// A block stays in the first-level cache: work that only some blocks need is a second loop over it.
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kMostLanes = 8;  // blocks of doubles are padded to a multiple of it
 
-// Converted to float64, so that one loop serves all dtypes.
+// Converted to float64, so that the same loop serves all dtypes.
 struct Block {
   alignas(64) double a[2 * kBlock];  // result; a complex element takes two places
   alignas(64) double b[2 * kBlock];  // golden
@@ -35,7 +35,7 @@ struct LoopJob {
   Tolerance tolerance;
 };
 
-// What one loop over a block finds.
+// The findings of a loop over a block.
 struct Found {
   double max_d, sum_d, sum_d2, max_ulp, sum_ulp, max_m, ab, aa, bb;
   int64_t outside;
@@ -50,7 +50,7 @@ struct Sizes {
 Found look_at_real(const LoopJob& job);
 
 // The same for whole blocks of float32 whose elements are near each other, for half of the work. False where they are
-// not near enough for the same exactness: *found is unspecified then.
+// not near enough for the same exactness: *findings is unspecified then.
 bool sum_near(const LoopJob& job, Found* found);
 
 // Result of the float32 loops. Elements are near when float32 holds their differences exactly, and also the sums of

@@ -65,7 +65,7 @@ void count(Special special, NonFinite* counts) {
   if (special == Special::kNegative) ++counts->neg_inf;
 }
 
-// A complex number is NaN when one of its parts is: what the other one is then says nothing.
+// A complex number is NaN when either part is: the other part then says nothing.
 bool same_special(const double* a, const double* b, int parts, double limit, bool nan_equal) {
   const auto is_nan = [parts](const double* number) { return std::any_of(number, number + parts, std::isnan<double>); };
   if (parts > 1 && nan_equal && is_nan(a) && is_nan(b)) return true;
@@ -205,9 +205,9 @@ class Summing {
  private:
   static constexpr int kChances = 4;
   static constexpr int64_t kBlocksAhead = 2;
-  static constexpr size_t kInCaches = 1 << 20;  // bytes of one side
+  static constexpr size_t kInCaches = 1 << 20;  // bytes of a side
 
-  // The block at `first`, if there is one, is loaded into the caches while others are compared: equal blocks of
+  // The block at `first`, if it exists, is loaded into the caches while others are compared: equal blocks of
   // 16-bit floats are done so quickly that they would wait for memory.
   void ask_for(int64_t first) const {
     constexpr size_t kLine = 64;
@@ -245,7 +245,7 @@ class Summing {
     return {.floats = nullptr, .doubles = doubles};
   }
 
-  // What numbers_of() left elsewhere.
+  // The numbers that numbers_of() left elsewhere.
   void widen(int64_t first, int64_t n, const LoopJob& job) {
     if (job.a.doubles != block_.a) load_float64(plan_.result_dtype, result_, first, n, block_.a);
     if (job.b.doubles != block_.b) load_float64(plan_.golden_dtype, golden_, first, n, block_.b);
@@ -323,7 +323,7 @@ class Summing {
   const Tolerance tolerance_;
   const bool by_float16_;
   int chances_ = 0;
-  double max_d_ = 0, max_rel_ = 0;  // of all tasks so far: what does not grow them need not be looked for
+  double max_d_ = 0, max_rel_ = 0;  // of all tasks so far: smaller differences need not be looked for
   Block block_;
   alignas(64) float result_floats_[kBlock], golden_floats_[kBlock];
 };
@@ -388,7 +388,7 @@ int64_t count_unexpected_nonfinite(const SumPlan& plan, const void* result, cons
       const bool special = special_of(left + i, parts, kAny) != Special::kNone ||
                            special_of(middle + i, parts, plan.limit) != Special::kNone;
       if (!special || same_special(left + i, middle + i, parts, plan.limit, true)) continue;
-      // The CPU in the same dtype has it so, too; or has the other's infinity, where this one has a number.
+      // The CPU in the same dtype has it so, too; or has the other's infinity, where this has a number.
       if (same_special(left + i, right + i, parts, kAny, true)) continue;
       const bool both_finite =
           special_of(left + i, parts, kAny) == Special::kNone && special_of(right + i, parts, kAny) == Special::kNone;

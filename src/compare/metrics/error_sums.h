@@ -1,5 +1,5 @@
 // The sums over elements that tensor_diff.h makes its numbers of. Only tensor_diff.cpp calls this, from any thread; it
-// spreads over as many threads as torch uses, and what it finds does not depend on how many there are.
+// spreads over as many threads as torch uses, and its findings do not depend on their number.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 
 namespace op_tools {
 
-// What is to be summed, and how. The elements of both lie without gaps, in one order.
+// The terms of the sums. The elements of both lie without gaps, in the same order.
 struct SumPlan {
   const DiffOptions* options;
   c10::ScalarType result_dtype, golden_dtype;

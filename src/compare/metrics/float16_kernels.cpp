@@ -38,8 +38,8 @@ constexpr int64_t kRun = 128;
 constexpr int64_t kAhead = 2048;  // elements: the prefetch distance
 
 // bfloat16 has the range of float32, in which its squares overflow. A block is scaled by a power of two that puts its
-// largest value at the upper end of what sums without overflow. At the lower end, squares of differences of neighbours
-// are still normal numbers: a denormal costs the processor as much as a hundred others.
+// largest value at the upper end of the range that sums without overflow. At the lower end, squares of differences of
+// neighbours are still normal numbers: a denormal costs the processor as much as a hundred others.
 struct Measure {
   bool fits;       // all are finite, and 0 or not below the least
   double largest;  // of the block

@@ -14,7 +14,7 @@
 namespace op_tools {
 namespace {
 
-// What one copy from a device brings. Small enough for the caches, large enough to be worth the call.
+// The size of a copy from a device. Small enough for the caches, large enough to be worth the call.
 constexpr int64_t kChunk = 1 << 19;
 
 // The `count` elements from the `first` on that lie in memory, without the dispatcher: no version, no history.

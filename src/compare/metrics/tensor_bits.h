@@ -25,8 +25,8 @@ void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const cha
 // A number that changes with the bits of a tensor's elements.
 uint64_t bits_of(const at::Tensor& tensor);
 
-// Memory that backward may read again, and what it held after the forward call. Holds neither the tensor nor its
-// memory: autograd holds the memory of what it saved, but not the tensor object.
+// Memory that backward may read again, and its bits after the forward call. Holds neither the tensor nor its
+// memory: autograd holds the memory of its saved tensors, but not the tensor object.
 class TensorFingerprint {
  public:
   // `copy`: has the same bits and shape, is on the CPU, stays as it is, and is held. Undefined: there is none; the bits

@@ -77,7 +77,7 @@ std::string printed(const T& value) {
   return text.str();
 }
 
-// Brings two plain tensors of one shape into one order in memory: theirs when it is the same without gaps.
+// Brings two plain tensors of the same shape into the same order in memory: theirs when it is the same without gaps.
 void align(at::Tensor& a, at::Tensor& b) {
   if (a.strides() == b.strides() && a.is_non_overlapping_and_dense()) return;
   a = a.contiguous();
@@ -100,7 +100,7 @@ SumPlan plan_for(const at::Tensor& a, const at::Tensor& b, const DiffOptions& op
   return plan;
 }
 
-// Everything that is a sum or a maximum over elements, but for what needs squares.
+// Everything that is a sum or a maximum over elements, but for sums of squares.
 TensorDiff diff_of(const ErrorSums& sums, const SumPlan& plan, const DiffOptions& options, int64_t numel) {
   TensorDiff diff;
   diff.numel = numel;
@@ -176,7 +176,7 @@ TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const 
   return diff;
 }
 
-// The dense tensors that a sparse one consists of: indices, then values.
+// The dense tensors that a sparse tensor consists of: indices, then values.
 std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
   switch (tensor.layout()) {
     case at::kSparse: {
@@ -200,7 +200,7 @@ TensorDiff diff_sparse(const at::Tensor& result, const at::Tensor& golden, const
                    diff_dense(result_parts[i], golden_parts[i], {}).bits_equal;
   }
   if (same_pattern) return diff_dense(result_parts.back(), golden_parts.back(), options);
-  // A zero that one side stores and the other leaves out is no difference.
+  // A zero that only one side stores is no difference.
   TensorDiff diff = diff_dense(result.to_dense(), golden.to_dense(), options);
   diff.bits_equal = false;
   return diff;
@@ -213,7 +213,7 @@ bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
   return golden == c10::ScalarType::ComplexDouble && c10::isComplexType(result);
 }
 
-// The same for two that are contiguous in memory, in one order.
+// The same for two that are contiguous in memory, in the same order.
 bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
   const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
   bool equal = true;
@@ -299,7 +299,7 @@ at::Tensor nearest(const at::Tensor& result, const std::vector<at::Tensor>& cand
   for (const at::Tensor& candidate : candidates) {
     if (!candidate.defined() || candidate.sizes() != result.sizes() || candidate.layout() != at::kStrided) continue;
     const at::Tensor other = on_cpu(candidate).to(wide);
-    // Equal infinities and NaN on both sides are no distance, any other pair with one of them is the largest.
+    // Equal infinities and NaN on both sides are no distance, any other pair with such a number is the largest.
     const at::Tensor both_nan = other.ne(other).logical_and(own.ne(own));
     const at::Tensor equal = other.eq(own).logical_or(both_nan);
     const at::Tensor here = other.sub(own).abs().nan_to_num(HUGE_VAL, HUGE_VAL, HUGE_VAL).masked_fill(equal, 0);

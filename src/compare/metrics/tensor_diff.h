@@ -1,8 +1,8 @@
-// The difference of two tensors in numbers: result against golden, every number from one pass over the data, no verdict
-// (judge.h has those).
+// The difference of two tensors in numbers: result against golden, every number from a single pass over the data, no
+// verdict (judge.h has those).
 //
-// `golden` may be wider than `result` (a float64 golden of a bfloat16 result): what the result's dtype cannot hold
-// counts as an infinity, and ULPs are those of the result's dtype. Integers and bool are compared exactly (nothing
+// `golden` may be wider than `result` (a float64 golden of a bfloat16 result): a number that the result's dtype cannot
+// hold counts as an infinity, and ULPs are those of the result's dtype. Integers and bool are compared exactly (nothing
 // wraps), complex numbers by the size of their difference. Sparse tensors are compared coalesced. Tensors of any device
 // (copied to the CPU); thread-safe, spreads over as many threads as torch uses; autograd records nothing.
 #pragma once
@@ -36,11 +36,11 @@ struct TensorDiff {
   double rmse = 0;
   double max_ulp = 0;  // in units of the last place of golden in the result's dtype; 0 for integers
   double mean_ulp = 0;
-  double cosine = 1;      // 1 when both are all zero (or empty), 0 when one is
+  double cosine = 1;      // 1 when both are all zero (or empty), 0 when either is
   double golden_max = 0;  // largest |golden|
   double golden_rms = 0;  // root of the mean square of golden
   NonFinite result, golden;
-  int64_t nonfinite_mismatches = 0;  // elements where one side is NaN or infinite and the other is not the same
+  int64_t nonfinite_mismatches = 0;  // elements where a side is NaN or infinite and the other is not the same
 
   // The element that differs most (a non-finite mismatch before any number).
   bool has_worst = false;
@@ -67,31 +67,31 @@ struct DiffOptions {
 OP_TOOLS_API TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden,
                                      const DiffOptions& options = {});
 
-// Puts the element that is farthest from golden in units of its own last place in the place of the worst one. Both of
-// one shape.
+// Puts the element that is farthest from golden in units of its own last place in the place of the worst element. Both
+// of the same shape.
 OP_TOOLS_API void find_worst_by_ulp(const at::Tensor& result, const at::Tensor& golden, TensorDiff* diff);
 
-// Of each element that one of the `candidates` (of the shape of `result`, float64) that is nearest to the result.
+// Each element from the candidate (of the shape of `result`, float64) that is nearest to the result there.
 OP_TOOLS_API at::Tensor nearest(const at::Tensor& result, const std::vector<at::Tensor>& candidates);
 
 // Numbers in memory, on the CPU, without pending conjugation or negation: itself where it is that already.
 OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
 
-// True when the two have the same dtype, shape and bits, element by element (strides may differ). What is on a device
+// True when the two have the same dtype, shape and bits, element by element (strides may differ). A tensor on a device
 // is compared chunk by chunk where possible.
 OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 // Other runs of a call, of the shape of its result: undefined tensors and those of another shape say nothing.
 struct NonfiniteRuns {
   std::vector<at::Tensor> as_result;  // an element that is NaN or infinite (or neither) as in the result is explained
-  std::vector<at::Tensor> as_golden;  // one that is as in golden is
+  std::vector<at::Tensor> as_golden;  // likewise, as in golden
 };
 // How many elements of `result` are NaN or infinite otherwise than in `golden`, and explained by no other run.
 OP_TOOLS_API int64_t inexplicable_nonfinite(const at::Tensor& result, const at::Tensor& golden,
                                             const NonfiniteRuns& runs);
 
 // How many elements of `result` are NaN or infinite otherwise than in `golden` and otherwise than in `reference`. All
-// of one shape.
+// of the same shape.
 OP_TOOLS_API int64_t unexpected_nonfinite(const at::Tensor& result, const at::Tensor& golden,
                                           const at::Tensor& reference);
 

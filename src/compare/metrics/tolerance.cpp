@@ -36,7 +36,7 @@ constexpr double power_of_two(int exponent) {
 constexpr double kSingle = power_of_two(-23);
 
 // Float32 and bfloat16 have numbers down to 1e-38, which accelerators set to zero: their spacing stops shrinking
-// where a number lost so is worth less than one unit of its own size.
+// where a number lost so is worth less than a unit of its own size.
 constexpr std::array<Row, 9> kTable{{
     {c10::ScalarType::Half,
      "_FLOAT16",

@@ -1,9 +1,9 @@
-// How far a result may be from its reference: the one table of numbers (version kToleranceVersion) and its overrides
+// How far a result may be from its reference: the only table of numbers (version kToleranceVersion) and its overrides
 // from the environment. Code, documentation and tests read the numbers here.
 //
 //   AUTOCOMPARE_ERROR_TOLERANCE="1e-3,1e-3"              every inexact dtype: "atol,rtol"
-//   AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16="1e-2,1e-2"     one dtype (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
-//   LINEAR_AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16]="1e-3,0"   one op, by the last part of its name in capitals
+//   AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16="1e-2,1e-2"     a dtype (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+//   LINEAR_AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16]="1e-3,0"   an op, by the last part of its name in capitals
 //
 // The more exact name wins: op and dtype, op, dtype, all. Immutable after construction: any thread may ask.
 #pragma once
@@ -32,12 +32,12 @@ struct SmallValues {
   double rtol = 0;
 };
 
-// What a dtype can express. Complex dtypes: their parts.
+// The range of a dtype. Complex dtypes: their parts.
 struct Rounding {
   double unit = 0;        // spacing of the numbers just above 1
   double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for 16-bit floats)
   double least = 0;       // under it the spacing does not shrink any more
-  double most = 0;        // what is larger is an infinity
+  double most = 0;        // larger numbers are infinities
 };
 
 // Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
@@ -48,12 +48,12 @@ struct RelativeNumbers {
   double rmse_ratio, max_ratio, ulp_ratio;
   double rmse_floor, max_floor, ulp_floor;
 };
-// Where those limits are broken, golden is run on inputs that are changed by less than their own rounding. What that
-// changes in the result is how exactly it can be known at all, and this multiple of it passes.
+// Where those limits are broken, golden is run on inputs that are changed by less than their own rounding. The change
+// of the result is how exactly it can be known at all, and this multiple of it passes.
 struct NoiseNumbers {
   int samples = 3;
   double rmse_ratio = 6, max_ratio = 8, ulp_ratio = 8;
-  // Of what the kernel itself gives for changed inputs, in gradients without a CPU reference.
+  // Of the kernel's own results for changed inputs, in gradients without a CPU reference.
   double own_rmse_ratio = 3, own_max_ratio = 4;
   // In 16-bit floats no more than this multiple of the error that the kernel has in float32, scaled by the units: a sum
   // that stops growing in 16 bits has none there.
@@ -65,7 +65,7 @@ struct NoiseNumbers {
 
 class OP_TOOLS_API ToleranceTable {
  public:
-  // Throws Error that names variable and value when one of the variables above is not "atol,rtol".
+  // Throws Error that names variable and value when any of the variables above is not "atol,rtol".
   static ToleranceTable from_environment();
   ToleranceTable() = default;  // the table alone
 
@@ -88,7 +88,7 @@ OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 constexpr double kElementwiseUlp = 4;
 // Below this many elements an rmse is a poor estimate: the ratios are 1.5 times as large.
 constexpr int64_t kFewElements = 1000;
-// Where the exact result is an integer that is rounded once (floor_divide): half a unit, and what is lost when it
+// Where the exact result is an integer that is rounded once (floor_divide): half a unit, and the loss when it
 // passes through float32.
 constexpr double kRoundedOnceUlp = 0.75;
 // Two float64 runs of a call that differ by more than this share of the largest value do so for another reason than
@@ -97,7 +97,7 @@ constexpr double kFloat64Rounding = 1e-9;
 // Without a CPU reference of the same dtype (CPU tensors) the floors and the noise are multiplied by this.
 constexpr double kAloneFactor = 4;
 
-// What of a distance its own rounding may be: where it is more, the result says nothing of how far apart its inputs
+// The allowed share of a distance's own rounding: where it is more, the result says nothing of how far apart its inputs
 // are.
 constexpr double kDistanceNoise = 0.5;
 constexpr double kAloneGrowth = 8;  // such a part of a unit for each addition, in the root

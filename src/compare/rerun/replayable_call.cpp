@@ -19,7 +19,7 @@
 namespace op_tools {
 namespace {
 
-// The dispatcher's keys for a run on the CPU that sees what the program's call saw: autograd and autocast as they were
+// The dispatcher's keys for a run on the CPU in the state of the program's call: autograd and autocast as they were
 // there, nothing of modes and transforms, and never us.
 c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet& program, bool autocast) {
   c10::impl::LocalDispatchKeySet keys = program;
@@ -34,8 +34,8 @@ bool is_made_of_others(const c10::OperatorHandle& op) {
   return kernel.exists(op) && !kernel.is_direct(op);
 }
 
-// torch.autograd.graph.saved_tensors_hooks are the program's own code: they are not called for what a run of ours
-// saves.
+// torch.autograd.graph.saved_tensors_hooks are the program's own code: they are not called for tensors that a run of
+// ours saves.
 class NoSavedTensorHooks {
  public:
   NoSavedTensorHooks() : before_(at::SavedTensorDefaultHooks::set_tracing(true)) {}
@@ -55,7 +55,7 @@ void share_until_written(const std::vector<at::Tensor>& copies) {
     c10::StorageImpl& storage = *copy.storage().unsafeGetStorageImpl();
     if (storage.nbytes() < kWorthIt || c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) continue;
     if (!storage.allocator()) storage.set_allocator(c10::GetCPUAllocator());  // for the copy of who writes
-    c10::impl::cow::lazy_clone_storage(storage);                              // makes `storage` one that can be shared
+    c10::impl::cow::lazy_clone_storage(storage);  // makes `storage` a storage that can be shared
   }
 }
 
@@ -109,7 +109,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   overlapping_ = reads_what_it_writes(tensors_, written_);
   arguments_ = with_memory_of_their_own(arguments_, overlapping_);
   share_until_written(tensors_);
-  // At the aten level autocast has cast already, but not for what an operator that is made of others calls.
+  // At the aten level autocast has cast already, but not for the inner calls of an operator that is made of others.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
   autocast_ = autocast_dtype(device.type(), keys_.excluded_);
 }
@@ -170,7 +170,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
   RunOutcome run;
   run.impossible = why_not();
   if (!run.impossible.empty()) return run;
-  // Beside the program it would take back what the program draws meanwhile.
+  // Beside the program it would take back numbers that the program draws meanwhile.
   std::optional<CpuStreamGuard> stream;
   if (!beside_program) stream.emplace();
   const QuietRun quiet(in_python_);

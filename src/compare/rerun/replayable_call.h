@@ -1,5 +1,5 @@
 // A call as it was before it ran, so that it can be run again: its inputs on the CPU, and the program's state as far as
-// an operator can see it. Made of a live call in before(), on the program's thread, or of a saved one; run() from any
+// an operator can see it. Made of a live call in before(), on the program's thread, or of a saved call; run() from any
 // thread, as often as wanted. Live judging and replay get their references and float64 runs here and nowhere else.
 #pragma once
 
@@ -24,17 +24,17 @@ namespace op_tools {
 struct ArgumentsOnCpu {
   CallArguments arguments;
   bool names_device = false;             // a device stands among the arguments
-  std::optional<c10::Device> elsewhere;  // one that is not the CPU (nor "meta")
+  std::optional<c10::Device> elsewhere;  // a device other than the CPU (nor "meta")
 };
 // `device`: of the call's tensors.
 OP_TOOLS_API ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device);
 
 class OP_TOOLS_API ReplayableCall {
  public:
-  // Runs the operator; throws what it throws. Any thread.
+  // Runs the operator; throws its exceptions. Any thread.
   using Operator = std::function<Value(const CallArguments&)>;
 
-  // What is known of a saved call. Tensors on the CPU.
+  // The known parts of a saved call. Tensors on the CPU.
   struct Saved {
     Level level = Level::kTorch;
     std::string name;
@@ -50,8 +50,8 @@ class OP_TOOLS_API ReplayableCall {
   explicit ReplayableCall(OpCall& call);
   explicit ReplayableCall(Saved call);
 
-  // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator): what
-  // the operator draws, it draws from there. The CPU's own random stream stays where it is. `beside_program`: the
+  // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator):
+  // the operator draws from there. The CPU's own random stream stays where it is. `beside_program`: the
   // program's thread may draw while this runs; only for calls that draw nothing.
   RunOutcome run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients = nullptr,
                  const at::Tensor* random_state = nullptr, bool beside_program = false) const;
@@ -60,7 +60,7 @@ class OP_TOOLS_API ReplayableCall {
   RunOutcome backward(RunOutcome forward, const RunVariant& variant,
                       const std::vector<at::Tensor>& output_gradients) const;
 
-  // Of a live call: what goes into the files.
+  // Of a live call: the contents of the files.
   const Snapshot& inputs() const { return inputs_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the inputs, by tensor index
   size_t bytes() const { return inputs_.bytes; }

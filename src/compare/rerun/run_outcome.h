@@ -1,4 +1,4 @@
-// One run of an operator call as data: of the device (observed; its tensors may still be there), the CPU,
+// A run of an operator call as data: of the device (observed; its tensors may still be there), the CPU,
 // float64. Plain data.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace op_tools {
 class VariantInputs;
 
 struct RunOutcome {
-  std::string raised;      // what the operator raised; empty when it returned
+  std::string raised;      // the operator's exception; empty when it returned
   std::string impossible;  // why it could not be run at all
   Value result;
   std::vector<at::Tensor> inputs;  // by tensor index of (args, kwargs): as they are after the call
@@ -25,7 +25,7 @@ struct RunOutcome {
   // By tensor of the result: the inputs whose memory it shows; and its strides.
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
-  std::vector<at::Tensor> gradients;  // of one backward pass, by tensor index; undefined where there is none
+  std::vector<at::Tensor> gradients;               // of a backward pass, by tensor index; undefined where there is none
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }

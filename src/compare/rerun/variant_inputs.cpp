@@ -78,7 +78,7 @@ std::vector<bool> changeable(const std::vector<at::Tensor>& tensors) {
 
 // Changes the copies storage by storage, below every operator: aliases stay aliases, and neither expanded dimensions
 // nor versions are in the way. Copies in float64 change by less than the rounding of the originals, those in their own
-// dtypes (kPerturbed) and in float32 (kFloat32Perturbed) by about one unit of what they are in. `originals`: in their
+// dtypes (kPerturbed) and in float32 (kFloat32Perturbed) by about a unit of their dtype. `originals`: in their
 // own dtypes, in the same order.
 void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals, const RunVariant& variant,
              std::optional<c10::ScalarType> autocast) {
@@ -184,7 +184,7 @@ void give(CallArguments& call, const OpenArgument& open, double value) {
   call.kwargs = make_dict(std::move(items));
 }
 
-// Defaults that depend on the dtype as the recorded call had them: what is to be computed is the same in float64.
+// Defaults that depend on the dtype as the recorded call had them: the computation is the same in float64.
 CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) {
   const std::vector<OpenArgument> open = open_arguments(name, call.args, call.kwargs);
   if (open.empty()) return call;
@@ -227,8 +227,8 @@ bool has_floating_elements(const at::Tensor& tensor) {
          tensor.numel() > 0 && tensor.numel() <= kMostElements;
 }
 
-// An expanded tensor has one number for many elements: equal rows stay equal however it changes. An operator rounds its
-// own numbers element by element (a mean, the differences from it), so each element is to change by itself.
+// An expanded tensor has a single number for many elements: equal rows stay equal however it changes. An operator
+// rounds its own numbers element by element (a mean, the differences from it), so each element is to change by itself.
 CallArguments with_elements_apart(const CallArguments& call) {
   return with_copies(call, [](const at::Tensor& tensor) {
     bool expanded = false;
@@ -239,7 +239,7 @@ CallArguments with_elements_apart(const CallArguments& call) {
   });
 }
 
-// Elements with room for one more between them: a kernel that takes several at once takes these one by one, and has no
+// Elements with room for another between them: a kernel that takes several at once takes these singly, and has no
 // rest at the end that is computed otherwise.
 at::Tensor with_gaps(const at::Tensor& tensor) {
   if (!has_floating_elements(tensor) || tensor.dim() == 0) return {};

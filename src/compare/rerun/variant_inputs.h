@@ -1,4 +1,4 @@
-// The inputs of one run of a call, made for a RunVariant: the one place that changes dtypes, values and scalars, for
+// The inputs of a run of a call, made for a RunVariant: the only place that changes dtypes, values and scalars, for
 // live judging and for replay. Thread-safe; each run needs inputs of its own, because the operator may write them.
 #pragma once
 
