@@ -1,4 +1,4 @@
-"""What a tool costs that is on all the time: a call of a small operator, and training steps."""
+"""The costs of a tool that is on all the time: a call of a small operator, and training steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def calls(table: Table, tool: str, variants: Mapping[str, Make], rounds: int, mo
 
 
 def steps(table: Table, tool: str, variants: Mapping[str, Make], most: float, quick: bool) -> None:
-    """`most`: a step with the first variant, as a multiple of one without; of a step of more than small operators."""
+    """`most`: a step with the first variant, as a multiple of a step without; of a step of more than small operators."""
 
     def of_model(title: str, step: Callable[[], torch.Tensor], count: int, rounds: int, promised: bool) -> None:
         def under(make: Make) -> Callable[[], Spent]:
@@ -68,7 +68,7 @@ def steps(table: Table, tool: str, variants: Mapping[str, Make], most: float, qu
                         if isinstance(on, op_tools.Tool):
                             on.step()
 
-                    work()  # what it notes once
+                    work()  # its notes of the first call
                     return spend(lambda: [work() for _ in range(count)]).per(count)
 
             return run

@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "performance.md"
 
 
 def sections(text: str) -> dict[str, str]:
-    """What stands between the marks of a page, by name of the benchmark."""
+    """The text between the marks of a page, by name of the benchmark."""
     return dict(re.findall(r"<!-- bench: (\w+) -->\n(.*?)\n?<!-- end: \1 -->", text, re.DOTALL))
 
 

@@ -1,8 +1,8 @@
-"""What the benchmarks have in common: variants that take turns, ratios of neighbours in time, tables as JSON and Markdown.
+"""The common part of the benchmarks: variants that take turns, ratios of neighbours in time, tables as JSON and Markdown.
 
 The machine may be busy with other things, so nothing is measured alone: in each round every variant runs once, in an order
 that turns, and a figure is the median over rounds of the ratio (or difference) within a round. `cpu` is the time of the
-program's own thread, which others on the machine disturb least; `wall` is what a user waits.
+program's own thread, which others on the machine disturb least; `wall` is a user's waiting time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Spent:
 
 
 def spend(work: Callable[[], object]) -> Spent:
-    """What one run of `work` takes in this thread."""
+    """The time of a run of `work` in this thread."""
     wall, cpu = time.perf_counter(), time.thread_time()
     work()
     return Spent(time.perf_counter() - wall, time.thread_time() - cpu)
@@ -53,7 +53,7 @@ def keep_freed_memory() -> None:
     """Memory that is freed stays with the program, on both sides of a comparison.
 
     The C library gives the top of its heap back when something large was freed there, and the next operator pays for fresh
-    pages: whether that happens depends on what lies above, so it hits one side or the other by chance (up to half of a
+    pages: whether that happens depends on what lies above, so it hits either side by chance (up to half of a
     call's time).
     """
     trim_threshold, mmap_threshold = -1, -3  # of malloc.h
@@ -64,7 +64,7 @@ def keep_freed_memory() -> None:
 
 
 class Turns:
-    """What every variant took, round by round."""
+    """The times of every variant, round by round."""
 
     def __init__(self, variants: Mapping[str, Callable[[], Spent]], rounds: int, warm_up: int = 1) -> None:
         names = list(variants)
@@ -118,7 +118,7 @@ class Table:
 
 
 class Report:
-    """The tables of one benchmark program, written to build/bench/<name>.json and .md."""
+    """The tables of a benchmark program, written to build/bench/<name>.json and .md."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -25,7 +25,7 @@ class LeNet(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of a language model: attention and a four times wider feed-forward part, normalised before each."""
+    """A layer of a language model: attention and a four times wider feed-forward part, normalised before each."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def lenet(batch: int = 64, device: str = "cpu") -> Callable[[], torch.Tensor]:
 def transformer(
     hidden: int = 64, layers: int = 2, batch: int = 8, length: int = 32, device: str = "cpu"
 ) -> Callable[[], torch.Tensor]:
-    """Small operators: what a tool costs per call decides."""
+    """Small operators: the cost of a tool per call decides."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(hidden, 4, 4 * hidden, dropout=0.1, batch_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -77,6 +77,6 @@ def transformer(
 
 
 def block(hidden: int = 1024, length: int = 512) -> Callable[[], torch.Tensor]:
-    """Large operators, shaped like a language model's: what a tool does with the bytes decides."""
+    """Large operators, shaped like a language model's: the work of a tool on the bytes decides."""
     torch.manual_seed(0)
     return step_of(Block(hidden, 16), torch.randn(1, length, hidden), lambda out: out.square().mean())

@@ -1,4 +1,4 @@
-"""Two recordings of a million calls: how long they take to be aligned and judged on one core, and how much memory.
+"""Two recordings of a million calls: the time and the memory to align and judge them on one core.
 
 ./dev bench align_runs [--quick]
 """

@@ -1,4 +1,4 @@
-"""What as_cuda costs a program: each operator, each function that takes a device, the start.
+"""The costs of as_cuda for a program: each operator, each function that takes a device, the start.
 
 ./dev bench as_cuda
 """

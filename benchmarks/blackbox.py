@@ -1,4 +1,4 @@
-"""What OpBlackBox costs: a call of a small operator, and training steps with it on against off.
+"""The costs of OpBlackBox: a call of a small operator, and training steps with it on against off.
 
     ./dev bench blackbox [--quick]
 

@@ -1,4 +1,4 @@
-"""OpCapture against what a user would write: torch.save in a Python function mode, memcpy, write(2).
+"""OpCapture against a user's own code: torch.save in a Python function mode, memcpy, write(2).
 
 ./dev bench capture [--quick] [--only tiny step large snapshot dedupe]
 """
@@ -150,10 +150,10 @@ def steps(table: Table, folder: str, rounds: int) -> None:
 
 
 def large(table: Table, folder: str, rounds: int) -> None:
-    """More bytes than may wait, so that what counts is how fast they go to the disk.
+    """More bytes than may wait, so that only the speed of the disk counts.
 
-    The operator only shows its input's memory: what an operator computes is no part of the writing. Where a system under this
-    one takes free memory back, fresh pages cost up to ten times the writing, for every variant: the least of the rounds counts.
+    The operator only shows its input's memory: the computation of an operator is no part of the writing. Where a system under this
+    system takes free memory back, fresh pages cost up to ten times the writing, for every variant: the least of the rounds counts.
     """
     for size_mb, count in ((16, 16), (64, 6)):
         tensors = [torch.randn(size_mb << 18) for _ in range(2)]
@@ -170,13 +170,13 @@ def large(table: Table, folder: str, rounds: int) -> None:
 
         def by_hand() -> Spent:
             """A copy, and write(2) of it by another thread: no less can be done if the program is not to wait."""
-            copies, made, free = [tensors[0].clone() for _ in range(2)], SimpleQueue(), SimpleQueue()  # noqa: B023
+            copies, filled, free = [tensors[0].clone() for _ in range(2)], SimpleQueue(), SimpleQueue()  # noqa: B023
             for copy in copies:
                 free.put(copy)
 
             def write() -> None:
                 for i in range(count):  # noqa: B023
-                    copy = made.get()
+                    copy = filled.get()
                     with Path(f"{place}/{i}").open("wb", buffering=0) as file:
                         write_all(file, copy)
                     free.put(copy)
@@ -185,7 +185,7 @@ def large(table: Table, folder: str, rounds: int) -> None:
                 writer = Thread(target=write)  # noqa: B023
                 writer.start()
                 for i in range(count):  # noqa: B023
-                    made.put(free.get().copy_(tensors[i % 2]))  # noqa: B023
+                    filled.put(free.get().copy_(tensors[i % 2]))  # noqa: B023
                 writer.join()
 
             with new_folder(folder) as place:
@@ -214,7 +214,7 @@ def large(table: Table, folder: str, rounds: int) -> None:
 
                 return spend(work)
 
-        # Not in one round with torch.save, which leaves free memory in other pieces: who comes next would pay for that.
+        # Not in the same round as torch.save, which leaves free memory in other pieces: who comes next would pay for that.
         turns = Turns({"write": through_write, "by hand": by_hand, "capture": through_capture}, rounds)
         write, hand, capture = (turns.least(name, "wall") for name in ("write", "by hand", "capture"))
         beside = Turns({"save": through_save, "capture": through_capture}, rounds // 3)
@@ -237,7 +237,7 @@ def write_all(file: RawIOBase, tensor: torch.Tensor) -> None:
 
 
 def snapshot(table: Table, folder: str, rounds: int) -> None:
-    """What the program's thread does for a large tensor: the copy, beside a copy into memory that is as new."""
+    """The work of the program's thread for a large tensor: the copy, beside a copy into memory that is as new."""
     big = torch.randn(64 << 18)
     count = 4
 

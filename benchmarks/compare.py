@@ -1,4 +1,4 @@
-"""OpAutoCompare and OpFallback against the bare work: recomputing by hand, one pass over the memory, moving by hand.
+"""OpAutoCompare and OpFallback against the bare work: recomputing by hand, a pass over the memory, moving by hand.
 
 ./dev bench compare [--quick] [--only synchronous step metrics fallback]
 """
@@ -52,10 +52,10 @@ class RecomputeMode(TorchFunctionMode):
 
 
 class BarePasses:
-    """What is left of a judged call when only the passes over memory stay that it cannot do without.
+    """A judged call with only those passes over memory that it needs.
 
     The inputs are copied to the CPU, which calls the operator, too; then the results, and the inputs once more, come from the
-    device, piece by piece, and are compared with what is on the CPU.
+    device, piece by piece, and are compared with those on the CPU.
     """
 
     PIECE = 1 << 19  # bytes, as the tool's
@@ -64,10 +64,10 @@ class BarePasses:
         self.memcmp = ctypes.CDLL(None).memcmp
         self.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-    def are_equal(self, there: torch.Tensor, here: torch.Tensor) -> bool:
-        there, here = there.reshape(-1), here.reshape(-1)
+    def are_equal(self, on_device: torch.Tensor, here: torch.Tensor) -> bool:
+        on_device, here = on_device.reshape(-1), here.reshape(-1)
         buffer, equal = torch.empty(self.PIECE // here.itemsize, dtype=here.dtype), True
-        for part, expected in zip(there.split(buffer.numel()), here.split(buffer.numel()), strict=True):
+        for part, expected in zip(on_device.split(buffer.numel()), here.split(buffer.numel()), strict=True):
             stretch = buffer[: part.numel()].copy_(part)
             equal &= not self.memcmp(stretch.data_ptr(), expected.data_ptr(), stretch.nbytes)
         return equal
@@ -84,10 +84,10 @@ class BarePasses:
 
 
 class BareStep(TorchFunctionMode):
-    """What is left of a judged step when only that stays that it cannot do without.
+    """A judged step with only the work that it needs.
 
     Each call that computes gets copies of its inputs (on the CPU, or in float64), is run once more on them, forward and
-    backward, and what came of it is read once on both sides. Nothing is reported, changed inputs are not looked for, and the
+    backward, and its results are read once on both sides. Nothing is reported, changed inputs are not looked for, and the
     program's own gradients are not even read.
     """
 
@@ -113,9 +113,9 @@ class BareStep(TorchFunctionMode):
                 continue
 
             def backward(gradient: torch.Tensor, theirs: torch.Tensor = theirs) -> None:
-                for made in torch.autograd.grad(theirs, inputs, self.copy(gradient), allow_unused=True):
-                    if made is not None:
-                        made.sum()
+                for gradient_of_input in torch.autograd.grad(theirs, inputs, self.copy(gradient), allow_unused=True):
+                    if gradient_of_input is not None:
+                        gradient_of_input.sum()
 
             ours.register_hook(backward)
 
@@ -206,12 +206,12 @@ def in_float64(make: Callable[[], Callable[[], object]]) -> Callable[[], object]
 
 
 def steps(table: Table, folder: str, rounds: int) -> None:
-    """On the simulated device the CPU's bits are the device's; on the CPU alone, float64 has to tell what is right."""
+    """On the simulated device the CPU's bits are the device's; on the CPU alone, float64 has the right results."""
 
     def transformer_on(device: str) -> Callable[[], torch.Tensor]:
         return transformer(128, 2, 8, 64, device=device)
 
-    # What the tool has to run besides the step: the same step on the CPU, or in float64.
+    # The tool's own calls besides the step: the same step on the CPU, or in float64.
     cases = {
         "LeNet, simulated device": (lenet(device="sim"), lenet(), False),
         "transformer, simulated device": (transformer_on("sim"), transformer_on("cpu"), False),

@@ -1,8 +1,8 @@
-"""How long a developer waits after an edit of one hook: its source file, and what links it up to a running test.
+"""How long a developer waits after an edit of a hook: its source file, and the links up to a running test.
 
     ./dev bench compile_time
 
-`./dev clean && CCACHE_DISABLE=1 ./dev build --times` shows what a clean build takes on the machine at hand.
+`./dev clean && CCACHE_DISABLE=1 ./dev build --times` shows the time of a clean build on the machine at hand.
 """
 
 from __future__ import annotations

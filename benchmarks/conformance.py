@@ -1,4 +1,4 @@
-"""What op-tools conformance costs: cases a second beside a loop that only runs the operators, and the start of the command.
+"""The costs of op-tools conformance: cases a second beside a loop that only runs the operators, and the start of the command.
 
     ./dev bench conformance [--quick] [--jobs N]
 
@@ -46,7 +46,7 @@ def _run(call: PreparedCall) -> None:
 
 
 def _bare(line: str) -> Spent:
-    """One case: the operators, forward and backward, as a program calls them."""
+    """A case: the operators, forward and backward, as a program calls them."""
     call = make_call(Case.from_json(line), _CPU)
     return spend(lambda: _run(call))
 

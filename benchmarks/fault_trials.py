@@ -1,8 +1,8 @@
-"""How well OpAutoCompare finds wrong operators: faults planted in the simulated device, one for each trial.
+"""How well OpAutoCompare finds wrong operators: faults planted in the simulated device, a fault for each trial.
 
     ./dev bench fault_trials --trials 100 --write
 
-A trial trains a small model for one step on the device `sim` with one fault in one call of one operator, drawn by the
+A trial trains a small model for a step on the device `sim` with a fault in a single call of an operator, drawn by the
 trial's seed, and OpAutoCompare on. Counted are trials in which the fault changed something, in which a failure was
 reported, in which only the changed call was reported, and other calls that were reported. `--write` puts the
 table into docs/history/trials.md.
@@ -54,7 +54,7 @@ MARKS = "<!-- fault trials: written by ./dev bench fault_trials --write -->", "<
 
 
 def step(model: str, optimizer: str, precision: str = "float32") -> None:
-    """One training step on the device; `precision`: "float32" or "bfloat16"."""
+    """A training step on the device; `precision`: "float32" or "bfloat16"."""
     if model in _zoo.ZOO:
         _zoo.train(model, "sim", precision, 1)
         return
@@ -95,7 +95,7 @@ class Culprit(op_tools.Hook):
 
 def operators(models: list[str], precision: str = "float32") -> list[tuple[str, str, str, int]]:
     """(model, optimizer, operator, calls) of all that a fault can be planted in."""
-    found = []
+    places = []
     for number, model in enumerate(models):
         optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
         names = Names()
@@ -108,17 +108,17 @@ def operators(models: list[str], precision: str = "float32") -> list[tuple[str, 
                 sim.fault("scale", ops=name)
             except op_tools.Error:
                 continue  # it never reaches the device under this name
-            found.append((model, optimizer, name, calls))
-    return found
+            places.append((model, optimizer, name, calls))
+    return places
 
 
 @dataclass
 class Score:
-    """What became of the trials of one kind at one level."""
+    """The outcome of the trials of a kind at a level."""
 
     trials: int = 0
     hit: int = 0
-    found: int = 0
+    caught: int = 0
     rightly: int = 0
     false_alarms: int = 0
     missed: list[str] | None = None
@@ -127,7 +127,7 @@ class Score:
 def trial(
     kind: str, level: str, seed: int, places: list[tuple[str, str, str, int]], precision: str, score: Score
 ) -> bool:
-    """One planted fault. False when it changed nothing: the trial does not count."""
+    """A planted fault. False when it changed nothing: the trial does not count."""
     draw = random.Random(f"{kind} {seed}")  # noqa: S311 (not a secret)
     model, optimizer, operator, calls = draw.choice(places)
     more = {"size": draw.choice([4, 64])} if kind == "above_size" else {}
@@ -136,7 +136,7 @@ def trial(
     culprit = Culprit(fault)
     with tempfile.TemporaryDirectory() as folder, fault:
         tool = op_tools.OpAutoCompare(level=level, output_dir=folder, max_saved=0)
-        # A fault may end the step: what `missing` raises, a check of the program that wrong numbers fail.
+        # A fault may end the step: the error of `missing`, a check of the program that wrong numbers fail.
         with op_tools.HookScope(culprit, level=level), tool, contextlib.suppress(Exception):
             step(model, optimizer, precision)
         result = tool.result()
@@ -145,14 +145,14 @@ def trial(
         return False
     score.trials += 1
     score.hit += 1
-    # A backward has the number of its forward. A changed backward is known by its gradients only: one call may be reported.
+    # A backward has the number of its forward. A changed backward is known by its gradients only: a single call may be reported.
     # A row that says that its inputs were changed before its backward reports no operator.
     blamed = {row["id"] for row in result.failures if "past autograd" not in row["reason"]}
     right = set(culprit.ids)
     if not right and level == "torch":
         right = set(sorted({row["id"] for row in result.failures if row["phase"] == "backward"})[:1])
     if blamed & right:
-        score.found += 1
+        score.caught += 1
     else:
         score.missed = [*(score.missed or []), f"{operator} of {model}, seed {seed}"]
     if blamed and blamed <= right:
@@ -169,7 +169,7 @@ def table(scores: dict[tuple[str, str], Score]) -> str:
     for (kind, level), score in scores.items():
         note = " (no wrong result)" if kind in HARMLESS else ""
         lines.append(
-            f"| `{kind}`{note} | {level} | {score.hit} | {score.found} | {score.rightly} | {score.false_alarms} |"
+            f"| `{kind}`{note} | {level} | {score.hit} | {score.caught} | {score.rightly} | {score.false_alarms} |"
         )
     return "\n".join(lines)
 
@@ -201,7 +201,7 @@ def main() -> int:
                     break
                 trial(kind, level, seed, places, options.precision, score)
             print(
-                f"{kind:<16} {level:<6} {score.hit} changed, {score.found} found, {score.rightly} rightly, "
+                f"{kind:<16} {level:<6} {score.hit} changed, {score.caught} found, {score.rightly} rightly, "
                 f"{score.false_alarms} other calls",
                 flush=True,
             )

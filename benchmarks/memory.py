@@ -1,4 +1,4 @@
-"""A million calls: what a call costs and how much memory the process has, at the beginning and at the end.
+"""A million calls: the cost of a call and the memory of the process, at the beginning and at the end.
 
 ./dev bench memory [--quick] [--calls 1000000]
 """
@@ -61,7 +61,7 @@ def main() -> None:
     def measure(folder: str) -> op_tools.OpTimeMeasure:
         return op_tools.OpTimeMeasure(level="aten", ops="add.Tensor", lines=False, output_dir=folder, max_calls=10_000)
 
-    # A full queue makes the program go at the writer's pace, and through 16 MB of memory instead of what the caches hold.
+    # A full queue makes the program go at the writer's pace, and through 16 MB of memory instead of the caches.
     for name, make, keeps_up in (
         ("OpCapture (container), the writer keeps up", capture, True),
         ("OpCapture (container), the queue is full", capture, False),

@@ -1,4 +1,4 @@
-"""What OpMemoryCheck costs: a call of a small operator, and training steps with it on against off.
+"""The costs of OpMemoryCheck: a call of a small operator, and training steps with it on against off.
 
     ./dev bench memory_check [--quick]
 

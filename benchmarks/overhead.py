@@ -1,4 +1,4 @@
-"""What a call costs when op_tools is imported, on without taking the call, or on with a hook that does nothing.
+"""The cost of a call when op_tools is imported, on without taking the call, or on with a hook that does nothing.
 
 ./dev bench overhead [--quick]
 """
@@ -71,7 +71,7 @@ def main() -> None:
     def under(make: Callable[[], contextlib.AbstractContextManager[object]]) -> Callable[[], Spent]:
         def run() -> Spent:
             with make():
-                torch.add(x, y)  # what is made at a first call is not the call's
+                torch.add(x, y)  # the work of a first call is not the call's
                 return spend(work).per(CALLS)
 
         return run

@@ -1,9 +1,9 @@
-"""What OpRecord costs: training steps with it on against off, as a recording that is left on has them after its first steps.
+"""The costs of OpRecord: training steps with it on against off, after the first steps of a recording.
 
     ./dev bench record [--quick] [--threads N]
 
 Each figure is of steps in the middle of a recording, with `step()` after each: the header, the names of the parameters and
-what is read once are behind it; the first step is shown apart.
+facts that are read once are behind it; the first step is shown apart.
 """
 
 from __future__ import annotations

@@ -52,11 +52,11 @@ def main() -> None:
     table = report.table("run_op_from_data", *PROMISE)
     x, y = torch.randn(4, 4), torch.randn(4, 4)
     with tempfile.TemporaryDirectory() as folder:
-        with op_tools.OpCapture(output_dir=f"{folder}/one"):
+        with op_tools.OpCapture(output_dir=f"{folder}/single"):
             torch.add(x, y)
         turns = Turns(
             {
-                "replay": process(PROGRAM, f"{folder}/one"),
+                "replay": process(PROGRAM, f"{folder}/single"),
                 "import": process(sys.executable, "-c", "import torch"),
                 "library": process(PROGRAM, "--help"),
             },

@@ -1,4 +1,4 @@
-"""OpTimeMeasure against what torch has: what it adds to a call, and whether its medians are right.
+"""OpTimeMeasure against torch's own tools: the time that it adds to a call, and whether its medians are right.
 
     ./dev bench time_measure [--quick] [--only overhead medians]
 
@@ -64,7 +64,7 @@ def added_to_calls(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
 
 
 def to_the_table(work: Callable[[], None]) -> dict[str, Callable[[], Spent]]:
-    """From switching a tool on to the sums by operator and shape: what a user waits for."""
+    """From switching a tool on to the sums by operator and shape: a user's waiting time."""
 
     def ours(**options: object) -> Callable[[], Spent]:
         def look() -> None:
@@ -207,7 +207,7 @@ def single_calls(work: Callable[[], torch.Tensor], only: str) -> list[float]:
 
 
 def tens(calls: list[float]) -> list[float]:
-    """Means of ten calls each, which is what timeit(10) gives."""
+    """Means of ten calls each, as timeit(10) gives."""
     return [statistics.mean(calls[start : start + 10]) for start in range(0, len(calls) - 9, 10)]
 
 
@@ -241,8 +241,8 @@ def medians(report: Report, rounds: int) -> None:
         # Neighbours in time are compared: a machine that gets slower or faster does so for all three.
         spans = []
         for _ in range(rounds):
-            first, one, again = theirs(), ours(), theirs()
-            spans.append((first, one, again))
+            first, own, again = theirs(), ours(), theirs()
+            spans.append((first, own, again))
         their = statistics.median(one for first, _, again in spans for one in (first, again))
         our = statistics.median(one for _, one, _ in spans)
         differs = statistics.median(2 * one / (first + again) - 1 for first, one, again in spans)
@@ -258,7 +258,7 @@ def medians(report: Report, rounds: int) -> None:
     )
 
 
-# The medians first: what the profiler leaves behind in a process changes where results come to lie.
+# The medians first: the profiler's remains in a process change where results come to lie.
 PARTS = {"medians": (medians, 15), "overhead": (overhead, 25)}
 
 

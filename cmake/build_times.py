@@ -2,8 +2,8 @@
 
     ./dev build --times
 
-Seconds are those between a step's start and its end, one step per core: on an idle machine the CPU time. A step that the
-compiler cache answered takes next to nothing; CCACHE_DISABLE=1 and ./dev clean show what compiling takes.
+Seconds are those between a step's start and its end, a step per core: on an idle machine the CPU time. A step that the
+compiler cache answered takes next to nothing; CCACHE_DISABLE=1 and ./dev clean show the time of compiling.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python cmake/clang_tidy.py build/tidy --changed | --whole
 
-`--changed`: those whose text is another one than in clang_tidy_passed.txt, the committed list of what passed when all was checked; a
+`--changed`: those whose text differs from clang_tidy_passed.txt, the committed list of files that passed when all were checked; a
 header through the file that it belongs to, else through the first that reaches it. `--whole`: all, and where nothing is
 found the list is written.
 
 The folder is a configured build without precompiled headers in which each file is compiled by itself. Files of a folder are
-checked several at a time, as one file that includes them: torch's headers take most of the time. Where that finds
+checked several at a time, as a single file that includes them: torch's headers take most of the time. Where that finds
 something (names that two of them have, too), each is checked by itself. A file that passed leaves a stamp, named after
 a hash of all that the verdict depends on: the file, the headers of the project that it reaches, the checks, clang-tidy
 and the compiler's flags; it is not checked again.
@@ -46,12 +46,12 @@ def included(path: Path) -> tuple[Path, ...]:
 
 def reached(path: Path) -> set[Path]:
     """The file and all headers of the project that it includes, directly or not."""
-    found, waiting = {path}, [path]
+    files, waiting = {path}, [path]
     while waiting:
-        new = set(included(waiting.pop())) - found
-        found |= new
+        new = set(included(waiting.pop())) - files
+        files |= new
         waiting += new
-    return found
+    return files
 
 
 def flags_of(command: str) -> tuple[str, ...]:
@@ -77,35 +77,35 @@ class Checked:
     stamp: Path
 
 
-def tidy(path: Path, one: Checked) -> subprocess.CompletedProcess[str]:
-    command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", str(path), "--", *one.flags]
-    return subprocess.run(command, cwd=one.folder, capture_output=True, text=True, check=False)
+def tidy(path: Path, checked: Checked) -> subprocess.CompletedProcess[str]:
+    command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", str(path), "--", *checked.flags]
+    return subprocess.run(command, cwd=checked.folder, capture_output=True, text=True, check=False)
 
 
 def check_group(group: Sequence[Checked]) -> list[str]:
-    """What is found in the files."""
+    """The findings in the files."""
     if len(group) > 1:
         with tempfile.TemporaryDirectory() as folder:
             together = Path(folder) / "together.cpp"
             together.write_text("".join(f'#include "{one.path}"\n' for one in group))
             if tidy(together, group[0]).returncode == 0:
-                for one in group:
-                    one.stamp.touch()
+                for checked in group:
+                    checked.stamp.touch()
                 return []
     findings = []
-    for one in group:
-        done = tidy(one.path, one)
+    for checked in group:
+        done = tidy(checked.path, checked)
         if done.returncode == 0:
-            one.stamp.touch()
+            checked.stamp.touch()
         else:
-            findings.append(f"{one.path.relative_to(ROOT)}:\n{done.stdout or done.stderr}")
+            findings.append(f"{checked.path.relative_to(ROOT)}:\n{done.stdout or done.stderr}")
     return findings
 
 
 def groups_of(todo: Sequence[Checked]) -> list[list[Checked]]:
     alike: dict[tuple[Path, tuple[str, ...]], list[Checked]] = {}
-    for one in sorted(todo, key=lambda one: one.path):
-        alike.setdefault((one.path.parent, one.flags), []).append(one)
+    for checked in sorted(todo, key=lambda one: one.path):
+        alike.setdefault((checked.path.parent, checked.flags), []).append(checked)
     return [some[first : first + TOGETHER] for some in alike.values() for first in range(0, len(some), TOGETHER)]
 
 
@@ -122,12 +122,12 @@ def changed(sources: Sequence[Path]) -> set[Path]:
     differing = [ROOT / path for path, text in texts().items() if passed.get(path) != text]
     if ROOT / ".clang-tidy" in differing:
         return set(sources)
-    found = set(sources).intersection(differing)
+    representatives = set(sources).intersection(differing)
     for header in (path for path in differing if path.suffix == ".h"):
         through = [source for source in sources if header in reached(source)]
-        if not found.intersection(through):
-            found.update(sorted(through, key=lambda source: (source.stem != header.stem, source))[:1])
-    return found
+        if not representatives.intersection(through):
+            representatives.update(sorted(through, key=lambda source: (source.stem != header.stem, source))[:1])
+    return representatives
 
 
 def main() -> int:

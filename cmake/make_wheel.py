@@ -1,8 +1,8 @@
-"""Makes the wheel from what a build folder holds: nothing is compiled.
+"""Makes the wheel from a build folder: nothing is compiled.
 
     python cmake/make_wheel.py build/dev dist
 
-What is in the wheel is what `pip wheel .` puts into one (scikit-build-core, pyproject.toml): the package's Python files,
+The wheel has the files of `pip wheel .` (scikit-build-core, pyproject.toml): the package's Python files,
 the Python extensions, and inside the package an install prefix of its own (lib/, include/, lib/cmake/).
 """
 

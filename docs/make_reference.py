@@ -24,14 +24,14 @@ FRAMEWORKS = {
 
 
 def stand_in_for_frameworks() -> None:
-    """Gives a framework that is not installed empty classes, so that the pages do not depend on what is installed."""
+    """Gives a framework that is not installed empty classes, so that the pages do not depend on installed packages."""
     for name, classes in FRAMEWORKS.items():
         package = name.partition(".")[0]
         if importlib.util.find_spec(package):
             continue
         module = types.ModuleType(name)
-        for one in classes:
-            setattr(module, one, type(one, (), {"__module__": name}))
+        for class_name in classes:
+            setattr(module, class_name, type(class_name, (), {"__module__": name}))
         parent = sys.modules.setdefault(package, module if package == name else types.ModuleType(package))
         sys.modules[name] = module
         if parent is not module:

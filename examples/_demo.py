@@ -1,4 +1,4 @@
-"""What the demos share: titles, the replay of captured calls, and lines that fit into 80 columns."""
+"""The common part of the demos: titles, the replay of captured calls, and lines that fit into 80 columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wrapped(text: str) -> str:
 
 
 def command_text(command: list[str], environment: dict[str, str] | None = None) -> str:
-    """A command that can be pasted into a shell: an argument to a line where one line is too long."""
+    """A command that can be pasted into a shell: an argument to a line where a single line is too long."""
     words = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     words += [shlex.quote(word) for word in command]
     lines = [""]
@@ -53,7 +53,7 @@ def command_text(command: list[str], environment: dict[str, str] | None = None) 
 
 
 def replay_command() -> list[str]:
-    """The stand-alone program where one is built or installed, else the Python module that does the same."""
+    """The stand-alone program where it is built or installed, else the Python module that does the same."""
     program = shutil.which("run_op_from_data")
     return [program] if program else [sys.executable, "-m", "op_tools.run_op_from_data"]
 
@@ -77,7 +77,7 @@ def curve(losses: list[float]) -> str:
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:
-    """Runs a command that a reader can paste; prints what it prints, and its exit status."""
+    """Runs a command that a reader can paste; prints its output and its exit status."""
     print(coloured(command_text(command, environment), 32) + "\n", flush=True)
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     print(wrapped(done.stdout + done.stderr))

@@ -2,8 +2,8 @@
 
     ./dev run python examples/demo_bisect.py
 
-The device is the simulated one, with a wrong kernel planted: the gradient of gelu is too large. op-tools bisect runs the
-training script, which is not changed, with other operators on the CPU each time, until it knows which one has to move. op-tools
+The device is simulated, with a wrong kernel planted: the gradient of gelu is too large. op-tools bisect runs the
+training script, which is not changed, with other operators on the CPU each time, until it knows which of them has to move. op-tools
 repro makes a script of its first call: exit status 1 on the device, 0 on the CPU.
 """
 
@@ -22,7 +22,7 @@ import op_tools.sim_device  # noqa: F401  (its library is named in a command)
 
 WRONG = "aten::gelu_backward"
 FAULT = f"scale:ops={WRONG},scale=1.5"
-# SGD: with Adam, gradients that are too large by one factor change nothing but rounding.
+# SGD: with Adam, gradients that are too large by a constant factor change nothing but rounding.
 SCRIPT = """\
 import torch
 import op_tools.sim_device
@@ -45,11 +45,11 @@ for _ in range(5):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary one)")
+    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
     options = parser.parse_args()
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bisect_"))
     output.mkdir(parents=True, exist_ok=True)
-    script, found = output / "train.py", output / "result.json"
+    script, report = output / "train.py", output / "result.json"
     script.write_text(SCRIPT)
 
     story(3, "the loss is wrong; from there to a script for who made the device")
@@ -57,8 +57,8 @@ def main() -> int:
     print(SCRIPT)
     print(f"Planted: {WRONG} is 1.5 times too large.\n")
     command = [sys.executable, "-m", "op_tools", "bisect", "--jobs", "2", "--output", str(output / "bisect")]
-    bisected = run([*command, "--json", str(found), "--", str(script)], {"OP_TOOLS_SIM_FAULTS": FAULT})
-    result = json.loads(found.read_text())
+    bisected = run([*command, "--json", str(report), "--", str(script)], {"OP_TOOLS_SIM_FAULTS": FAULT})
+    result = json.loads(report.read_text())
     print("before:", curve(result["before"]))
     print("after: ", curve(result["after"]))
 

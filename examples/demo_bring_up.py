@@ -2,9 +2,9 @@
 
     ./dev run python examples/demo_bring_up.py
 
-The device is the simulated one, with a wrong kernel planted: the gradient of relu has the wrong sign. OpAutoCompare
+The device is simulated, with a wrong kernel planted: the gradient of relu has the wrong sign. OpAutoCompare
 names the operator and the line, and saves the call; run_op_from_data reproduces the failure from the file, without the model;
-op-tools repro makes a script of it that needs torch alone, for who made the device; OpFallback runs that operator on the CPU, and the loss curve is what it should be.
+op-tools repro makes a script of it that needs torch alone, for who made the device; OpFallback runs that operator on the CPU, and the loss curve is right.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def show_failures(result: op_tools.CompareResult) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary one)")
+    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
     options = parser.parse_args()
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bring_up_"))
 
@@ -96,7 +96,7 @@ def main() -> int:
         with op_tools.OpAutoCompare(output_dir=output) as compare:
             train(1)
         result = compare.result()
-        title(f"2. OpAutoCompare on one step: {result.failed} results wrong, {result.passed} right")
+        title(f"2. OpAutoCompare on a step: {result.failed} results wrong, {result.passed} right")
         show_failures(result)
         failure = result.failures[0]
 
@@ -112,7 +112,7 @@ def main() -> int:
         print("right:  ", curve(right))
         print("device: ", curve(restored))
     same = max(abs(a - b) for a, b in zip(right, restored, strict=True)) < 1e-3
-    print("the loss is what it should be" if same else "the loss is still not what it should be")
+    print("the loss is right" if same else "the loss is still wrong")
     return 0 if status == 1 and handed_out == [0, 1, 0] and same and wrong[-1] > right[-1] + 1 else 1
 
 

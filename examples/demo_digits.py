@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "warn")  # one line per file is for looking closely
+os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "warn")  # a line per file is for looking closely
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,7 @@ def size(count: int) -> str:
 
 
 def train(steps: int, output: Path) -> op_tools.CaptureResult:
-    """Trains; returns what was captured of the last step."""
+    """Trains; returns the captured calls of the last step."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).div(16).unsqueeze(1).to(DEVICE)
     labels = torch.tensor(digits.target).to(DEVICE)
@@ -78,7 +78,7 @@ def train(steps: int, output: Path) -> op_tools.CaptureResult:
 
 
 def show_tree(root: Path, most: int = 12) -> None:
-    """The captured folders: one line for each operator, the files of one call in full."""
+    """The captured folders: a line for each operator, the files of a single call in full."""
     ops = sorted(root.iterdir(), key=lambda op: -sum(f.stat().st_size for f in op.rglob("*") if f.is_file()))
     print(f"{root}/")
     for number, op in enumerate(ops[:most]):
@@ -108,7 +108,7 @@ def replay_all(root: Path, report: Path) -> int:
     shown = [line for line in lines if "conv2d" in line][:6] or lines[:6]
     print(wrapped("\n".join(shown)))
     if len(lines) > len(shown):
-        print(f"... and {len(lines) - len(shown)} lines more like these, one for each result, gradient and time\n")
+        print(f"... and {len(lines) - len(shown)} lines more like these, for each result, gradient and time\n")
     print(wrapped(done.stdout))
     return done.returncode
 
@@ -117,7 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=120, help="training steps (120)")
     parser.add_argument(
-        "--output", type=Path, help="folder for the result (a new one under the system's temporary folder)"
+        "--output", type=Path, help="folder for the result (a new folder under the system's temporary folder)"
     )
     options = parser.parse_args()
     if options.steps < 1:
@@ -129,7 +129,7 @@ def main() -> int:
     captured = train(options.steps, output)
     root = Path(captured.root)
 
-    title("2. What was captured")
+    title("2. The captured calls")
     calls, backward = (sum(getattr(row, key) for row in captured.rows) for key in ("calls", "backward"))
     print(
         f"{calls} calls of {len(captured.rows)} operators, {backward} backward passes, {size(captured.bytes_on_disk)}\n"
@@ -140,9 +140,9 @@ def main() -> int:
     status = replay_all(root, output / "report.json")
 
     title("Try next")
-    one = str(next(root.glob("torch.*conv2d/*")))
-    print(command_text([*replay_command(), one, "--acc_check", "--run_times", "5", "--sync_time_measure"]))
-    print(command_text([sys.executable, "-m", "op_tools", "show", one]))
+    call = str(next(root.glob("torch.*conv2d/*")))
+    print(command_text([*replay_command(), call, "--acc_check", "--run_times", "5", "--sync_time_measure"]))
+    print(command_text([sys.executable, "-m", "op_tools", "show", call]))
     return status
 
 

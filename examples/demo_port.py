@@ -1,8 +1,8 @@
-"""From a CUDA script to another device: what of it runs there, whether the device is right, and what to send to its maker.
+"""From a CUDA script to another device: which calls run there, whether the device is right, and a script for its maker.
 
     ./dev demo --port
 
-The device is the simulated one, with a wrong kernel planted: the gradient of gelu is too large. The script says `cuda`
+The device is simulated, with a wrong kernel planted: the gradient of gelu is too large. The script says `cuda`
 everywhere and is never changed.
 """
 
@@ -44,18 +44,18 @@ torch.cuda.synchronize()
 
 
 def wrong_operators(rows: Path) -> list[str]:
-    """What a result of op-tools conformance calls wrong: the reasons name the operators."""
+    """The failures in a result of op-tools conformance: the reasons name the operators."""
     with rows.open(newline="") as file:
         return sorted({row["reason"].split(":  ")[0] for row in csv.DictReader(file) if row["status"] == "failed"})
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary one)")
+    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
     options = parser.parse_args()
     output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_port_"))
     output.mkdir(parents=True, exist_ok=True)
-    script, found = output / "train.py", output / "bisect.json"
+    script, report = output / "train.py", output / "bisect.json"
     script.write_text(SCRIPT)
     op_tools_command = [sys.executable, "-m", "op_tools"]
     planted = {"OP_TOOLS_SIM_FAULTS": FAULT}
@@ -67,7 +67,7 @@ def main() -> int:
     print(SCRIPT)
     print(f"Planted in the device: {WRONG} is 1.5 times too large.")
 
-    title("1. Before the first run: what of the script does the device run?")
+    title("1. Before the first run: which calls of the script does the device run?")
     analysed = tool("analyse", "-i", script, "-o", output, "--device", "sim", "--fail-on", "unsupported")
 
     title("2. The script runs there as it is; its calls are captured")
@@ -83,9 +83,9 @@ def main() -> int:
     compared = tool("run", "--as-cuda", "sim", "--autocompare", "--fail-on-wrong", "--output-dir", output, script)
 
     title("5. Does the loss depend on it? Which operators have to move")
-    search = ["bisect", "--jobs", "2", "--output", output / "bisect", "--json", found, "--", script]
+    search = ["bisect", "--jobs", "2", "--output", output / "bisect", "--json", report, "--", script]
     bisected = tool(*search, OP_TOOLS_AS_CUDA="sim")
-    result = json.loads(found.read_text())
+    result = json.loads(report.read_text())
     print("before:", curve(result["before"]))
     print("after: ", curve(result["after"]))
 

@@ -1,9 +1,9 @@
-"""Writes what follows from the declarations of options and rows in C++: op_tools/_base/declared.py (types for checkers, and
+"""Writes the files that follow from the declarations of options and rows in C++: op_tools/_base/declared.py (types for checkers, and
 the row classes) and the tables between markers in docs/*.md; and src/base/other_names.cpp, the names under which torch has the
 same function twice. Run it after changing a declaration and building:
 
 python tools/generate_declared.py          writes
-python tools/generate_declared.py --check  exit status 1 when a file is not what would be written
+python tools/generate_declared.py --check  exit status 1 when a file is outdated
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 if "op_tools" not in sys.modules:
-    # The package itself may need what is about to be written: only its parts are imported that do not.
+    # The package itself may need the files that are about to be written: only its parts are imported that do not.
     import torch  # noqa: F401  (loads the libraries that the extension needs)
 
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
@@ -33,7 +33,7 @@ OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
 # enumeration of the account of a run.
 _BLOCK = re.compile(r"<!-- (options|columns|tokens): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-_HEAD = '''"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
+_HEAD = '''"""The options of each tool, and the rows of its result. Made by tools/generate_declared.py from the declarations in
 C++: do not edit."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from typing_extensions import TypedDict
 '''
 _ENUMERATIONS = {
     "CallVerdict": "The verdicts of RunRow.",
-    "Finding": "In what way the results of a RunRow differ.",
+    "Finding": "How the results of a RunRow differ.",
 }
 
 
@@ -77,7 +77,7 @@ def _enumeration(name: str, members: Iterable[tuple[str, str]]) -> str:
 
 
 def declared_text() -> str:
-    """What op_tools/_base/declared.py holds."""
+    """The content of op_tools/_base/declared.py."""
     shared = _options_class("ToolOptions", "TypedDict", "Options that all tools share.", hook_options())
     parts = [_HEAD, shared.replace("OP_HOOK", "OP_<TOOL>")]
     parts += [_enumeration(name, members) for name, members in enumerations().items()]
@@ -93,7 +93,7 @@ def declared_text() -> str:
 
 
 def other_names_text() -> str:
-    """What src/base/other_names.cpp holds."""
+    """The content of src/base/other_names.cpp."""
     seen = set(torch_names())
     rows = "".join(f'    {{"{name}", "{other}"}},\n' for name, other in sorted(other_names()) if name in seen)
     return (
@@ -134,12 +134,12 @@ def _block(kind: str, name: str) -> str:
         ["argument", "variable", "meaning", "default"],
         [
             [
-                f"`{one.name}=`",
-                f"`{one.variable.replace('OP_HOOK', 'OP_<TOOL>')}`" if one.variable else "",
-                one.help,
-                one.default,
+                f"`{option.name}=`",
+                f"`{option.variable.replace('OP_HOOK', 'OP_<TOOL>')}`" if option.variable else "",
+                option.help,
+                option.default,
             ]
-            for one in options
+            for option in options
         ],
     )
 
@@ -152,20 +152,20 @@ def page_text(text: str) -> str:
 
 
 def documented_tools(pages: Iterable[str]) -> set[str]:
-    """The tools whose options stand in one of these pages."""
+    """The tools whose options stand in any of these pages."""
     return {found[2] for page in pages for found in _BLOCK.finditer(page) if found[1] == "options"}
 
 
 def stale(*, write: bool) -> list[Path]:
-    """Files that are not what they would be now; they are, afterwards, with `write`."""
+    """Outdated files; with `write` they are written anew."""
     wanted = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         wanted[page] = page_text(page.read_text(encoding="utf-8"))
-    found = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    outdated = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if write:
-        for path in found:
+        for path in outdated:
             path.write_text(wanted[path], encoding="utf-8")
-    return found
+    return outdated
 
 
 def main() -> int:
@@ -173,10 +173,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 when something would change")
     check = parser.parse_args().check
-    found = stale(write=not check)
-    for path in found:
-        sys.stdout.write(f"{path.relative_to(ROOT)}: {'is not what the declarations say' if check else 'written'}\n")
-    return 1 if check and found else 0
+    outdated = stale(write=not check)
+    for path in outdated:
+        sys.stdout.write(f"{path.relative_to(ROOT)}: {'does not fit the declarations' if check else 'written'}\n")
+    return 1 if check and outdated else 0
 
 
 if __name__ == "__main__":

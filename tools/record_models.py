@@ -2,8 +2,8 @@
 
     python tools/record_models.py [--only REGEX] [-o FILE]
 
-Makes each model at its real size on the meta device (no memory, no weights are loaded), runs one training step, forward and
-loss, and writes down what it called and how often. Needs transformers, timm and torchvision. A model that this machine's
+Makes each model at its real size on the meta device (no memory, no weights are loaded), runs a training step, forward and
+loss, and writes down its calls and how often each is made. Needs transformers, timm and torchvision. A model that this machine's
 libraries cannot make is named and left out. Takes some minutes.
 """
 
@@ -31,7 +31,7 @@ from op_tools._conformance.models import StepRecorder, merged  # noqa: E402
 
 BATCH, TOKENS = 2, 128
 
-# Our name of a model: its name in the library. Where DIOPI_TEST has the model, the name is the one that it has there.
+# Our name of a model: its name in the library. Where DIOPI_TEST has the model, the name is that of DIOPI_TEST.
 TIMM = {
     "resnet50": "resnet50",
     "resnet101": "resnet101",
@@ -77,7 +77,7 @@ TORCHVISION = {
     "s3d": "s3d",
     "raft": "raft_small",
 }
-# Name: model type, automatic class, what differs from the type's usual configuration.
+# Name: model type, automatic class, differences from the type's usual configuration.
 TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert-base": ("bert", "MaskedLM", {}),
     "bert-large": (
@@ -331,7 +331,7 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 class MetaRecorder(StepRecorder):
-    """Answers what a model asks of values, which tensors on the meta device do not have: masks are full, nothing is found."""
+    """Answers a model's questions about values, which tensors on the meta device do not have: masks are full, nothing is found."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.__bool__, torch.Tensor.__contains__):
@@ -353,9 +353,9 @@ def record(name: str) -> list[Any]:
     with torch.device("meta"):
         model, inputs = MODELS[name]()
         model.train()
-        given = inputs()
+        example = inputs()
         with MetaRecorder() as recorder:
-            outputs = model(**given) if "x" not in given else model(given["x"])
+            outputs = model(**example) if "x" not in example else model(example["x"])
         loss_of(outputs).backward()
     for why, count in recorder.left_out.items():
         sys.stdout.write(f"  {name}: {count} calls are no cases: {why}\n")
@@ -375,13 +375,13 @@ def main() -> int:
         if not re.search(options.only, name):
             continue
         try:
-            found = record(name)
+            recorded = record(name)
         except Exception as error:  # of a library: this model is left out
             sys.stdout.write(f"{name}: left out: {type(error).__name__}: {error}".partition("\n")[0][:200] + "\n")
             failed += 1
             continue
-        cases += found
-        sys.stdout.write(f"{name}: {len(found)} cases, {sum(case.models[name] for case in found)} calls\n")
+        cases += recorded
+        sys.stdout.write(f"{name}: {len(recorded)} cases, {sum(case.models[name] for case in recorded)} calls\n")
         sys.stdout.flush()
     count, digest = write_list(options.output, merged(cases))
     sys.stdout.write(f"{count} cases, SHA-256 {digest}, {options.output.stat().st_size / 1e6:.2f} MB\n")

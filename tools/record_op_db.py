@@ -3,8 +3,8 @@
     python tools/record_op_db.py [--only REGEX] [-o FILE] [--jobs N] [--folder DIR]
 
 Each operator's samples become cases in a process of its own: some changed calls kill torch's own kernels. An operator whose
-process dies is tried again without changed calls, and named. Takes about ten minutes on two cores; with --folder, what
-was stopped goes on.
+process dies is tried again without changed calls, and named. Takes about ten minutes on two cores; with --folder, a
+stopped run goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from op_tools._torch.op_samples import operators  # noqa: E402
 
 
 def collect(name: str, file: Path, changed: bool) -> None:
-    """The cases of one operator, in a file; beside it what was left out."""
+    """The cases of an operator, in a file; beside it the calls that were left out."""
     torch.set_num_threads(1)
     collector = Collector(changed=changed)
     write_list(file.with_suffix(".part"), collector.cases(f"^{re.escape(name)}$"))
@@ -80,9 +80,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     minor = ".".join(torch.__version__.split(".")[:2])
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "op_db" / f"{minor}.jsonl.gz")
-    parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keep what is done there, and go on with what it has"
-    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep finished work there, and go on with it")
     options = parser.parse_args()
     names = [name for name in operators() if re.search(options.only, name)]
     with tempfile.TemporaryDirectory() as temporary:
@@ -90,7 +88,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         run_all(names, folder, options.jobs)
         for file in sorted(folder.glob("*.died")):
-            sys.stdout.write(f"{file.stem}: without changed calls: one of them ends the process\n")
+            sys.stdout.write(f"{file.stem}: without changed calls: a changed call ends the process\n")
         left_out: Counter[str] = Counter()
         for file in folder.glob("*.left"):
             for line in file.read_text().splitlines():

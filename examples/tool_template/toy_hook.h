@@ -23,7 +23,7 @@ struct ToyRow {
   static const op_tools::Columns<ToyRow>& columns();
 };
 
-// One object serves all threads: its counts are guarded.
+// An object serves all threads: its counts are guarded.
 class ToyHook final : public op_tools::Hook {
  public:
   using Options = ToyOptions;

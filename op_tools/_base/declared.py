@@ -1,4 +1,4 @@
-"""What each tool can be set to, and the rows of its result. Made by tools/generate_declared.py from the declarations in
+"""The options of each tool, and the rows of its result. Made by tools/generate_declared.py from the declarations in
 C++: do not edit."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CallVerdict(str, enum.Enum):
 
 
 class Finding(str, enum.Enum):
-    """In what way the results of a RunRow differ."""
+    """How the results of a RunRow differ."""
 
     NONE = ""
     ERROR = "one of them raised an error"
