@@ -46,7 +46,7 @@ struct OP_TOOLS_API ToolOptions : OptionSet {
   Option<bool> skip_cpu;
   Option<bool> all_threads;
 
-  // Reads options that were not given from the environment. A tool adds checks of several of its options.
+  // Reads from the environment the options that were not given. A tool adds checks of several of its options.
   virtual void resolve_all();
   virtual ResolvedOptions for_scope() const;
   // Variables that are read besides those of the options.

@@ -6,10 +6,10 @@
 // reads it.
 //
 //   Header, a page
-//   Region, for each thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that
-//   ended strings: names, modules and lines, each once; a call has their places inputs: a ring of descriptions of
-//   inputs, of which a program with dynamic shapes makes ever more stored inputs: places of equal size, each with the
-//   files of a saved call (kept_inputs.h)
+//   Region of each thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
+//   strings: names, modules and lines, each once; a call has their places
+//   inputs: a ring of descriptions of inputs, of which a program with dynamic shapes makes ever more
+//   stored inputs: places of equal size, each with the files of a saved call (kept_inputs.h)
 //
 // A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
 #pragma once

@@ -90,8 +90,7 @@ struct JudgeContext {
   // The same in float32 in the place of 16-bit floats, from inputs changed by about a unit of float32: shows how much
   // cancels inside the operator.
   std::function<at::Tensor(int sample)> in_float32;
-  int64_t terms =
-      1;  // at most about this number of elements are added up in an element; `reduced` counts those that are sure
+  int64_t terms = 1;  // at most about as many elements are added up in an element; `reduced` counts those that are sure
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
   // Golden from inputs that do not lie side by side, where an input is NaN: kernels give other results for NaN where

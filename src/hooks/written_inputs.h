@@ -43,7 +43,7 @@ OP_TOOLS_API std::vector<bool> written_inputs(OpCall& call);
 // It works in place on lists of tensors. Not all of these move version counters (_fused_adam_ does not).
 bool writes_lists(const OpCall& call);
 
-// Its operator writes memory without a version counter's notice: undeclared, or declared by a library that has no
+// Its operator writes past the version counters: undeclared, or declared by a library that has no
 // kernel of autograd's for it. Asked once for each operator or function.
 bool writes_uncounted(const OpCall& call);
 // Its operator's schema declares a write.

@@ -1,9 +1,10 @@
 // A recording's file: "<folder>/rank<R>-<pid>.oprec". Blocks of rows that are appended as the program runs, each with
 // its length and a checksum: whatever the end of the process, blocks written before it can be read.
 //
-//   "OPREC03\n", then blocks: kind (u32), "BLCK" (u32), bytes of the contents (u64), XXH3 of kind, bytes and contents
-//   (u64) kind 1, the first: the header, as JSON kind 2: new strings, lists of sizes, values, uses and calls
-//   (recording.h); numbers count from the start kind 3: the tool was stopped; there may be backward passes after it
+//   "OPREC03\n", then blocks: kind (u32), "BLCK" (u32), length of contents (u64), XXH3 of kind, length, contents (u64)
+//   kind 1, the first: the header, as JSON
+//   kind 2: new strings, lists of sizes, values, uses and calls (recording.h); numbers count from the start
+//   kind 3: the tool was stopped; there may be backward passes after it
 //   kind 4: more of the header, as JSON, which was not known at the begin
 //
 // All integers are little-endian. A value's projections are sums of its elements with the signs of
