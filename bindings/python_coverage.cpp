@@ -47,7 +47,8 @@ void bind_account(py::module_& module) {
   };
   const auto dict_of = [](const Coverage& self) { return to_python(op_tools::to_value(self)); };
   account.def(py::init([made_from](const py::kwargs& fields) { return made_from(fields); }))
-      .def(py::pickle(dict_of, made_from))
+      // py::dict by name: some versions of pybind11 want one type for what is saved and what is read.
+      .def(py::pickle([dict_of](const Coverage& self) { return py::dict(dict_of(self)); }, made_from))
       .def(
           "__eq__", [](const Coverage& self, const Coverage& other) { return self == other; }, py::is_operator())
       .def("__repr__",

@@ -103,7 +103,7 @@ TEST_CASE("A comma inside brackets, braces or parentheses does not separate", "[
 }
 
 TEST_CASE("An item that is no valid expression is an error that names item and source", "[filter]") {
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   const auto item = GENERATE("torch.Tensor.(sort", "[a-", "*add", "a{2", "a)", "(a)\\1", "x\\");
   const std::string only = error_of(std::string("torch.add, ") + item);
   CHECK_THAT(only, Contains("OP_CAPTURE_LIST: '" + std::string(item) + "' is no valid regular expression"));
@@ -111,7 +111,7 @@ TEST_CASE("An item that is no valid expression is an error that names item and s
 }
 
 TEST_CASE("Items that would exhaust the stack or the time are refused or harmless", "[filter]") {
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(error_of("(" + std::string(300, 'a') + ")"), Contains("longer than 256"));
   CHECK_THAT(error_of("(a?){33}"), Contains("more than 32 times"));
   CHECK_THAT(error_of("((a?){8}){8}"), Contains("more than 32 times"));

@@ -424,13 +424,13 @@ TEST_CASE("Threads of their own measure side by side into one tool", "[time]") {
 
 TEST_CASE("A wrong mode or limit is an error that names it", "[time][options]") {
   TimeOptions options;
-  CHECK_THROWS_WITH(options.mode = "fast", Catch::Matchers::Contains("mode=") && Catch::Matchers::Contains("fast"));
+  CHECK_THROWS_WITH(options.mode = "fast", Catch::Contains("mode=") && Catch::Contains("fast"));
   {
     const ScopedVariable mode("OP_TIME_MEASURE_MODE", "quick");
-    CHECK_THROWS_WITH(resolve(options), Catch::Matchers::Contains("OP_TIME_MEASURE_MODE"));
+    CHECK_THROWS_WITH(resolve(options), Catch::Contains("OP_TIME_MEASURE_MODE"));
   }
   options.max_calls = -1;
-  CHECK_THROWS_WITH(resolve(options), Catch::Matchers::Contains("max_calls="));
+  CHECK_THROWS_WITH(resolve(options), Catch::Contains("max_calls="));
 }
 
 TEST_CASE("A folder that cannot be written is said, and the program goes on", "[time]") {

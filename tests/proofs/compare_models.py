@@ -27,7 +27,6 @@ import torch.nn.functional as F
 from models import MODELS, OPTIMIZERS, ResNet, digits
 
 import op_tools
-import op_tools.sim_device
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
 PRECISIONS = ("float32", "bfloat16", "autocast")
@@ -67,6 +66,8 @@ def main() -> int:
     parser.add_argument("--levels", nargs="*", default=["torch", "aten"])
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     options = parser.parse_args()
+    if "sim" in options.devices:  # not beside CUDA: torch has one accelerator in a process
+        import op_tools.sim_device
     wrong = 0
     for device, model, precision in itertools.product(options.devices, options.models, options.precisions):
         plain = train(model, device, precision, options.steps)

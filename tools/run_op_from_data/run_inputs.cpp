@@ -1,6 +1,7 @@
 #include "run_op_from_data/run_inputs.h"
 
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
