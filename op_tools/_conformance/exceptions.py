@@ -24,7 +24,7 @@ from typing import Any
 from .._base.core import Error
 from .._base.data_file import read_data
 from .case import PHASES, Case, TensorSpec
-from .rows import EXPECTED, RIGHT, UNEXPECTED_PASS, UNSUPPORTED, WRONG, Row
+from .rows import EXPECTED, RIGHT, UNEXPECTED_AGREEMENT, UNSUPPORTED, WRONG, Row
 
 EXPECTATIONS = ("fail", "unsupported", "slow")
 SLOW_FACTOR = 10  # by which a slow case may exceed --timeout
@@ -98,7 +98,7 @@ class Exceptions:
                 continue  # it is about results
             self.seen[entry.place] += 1
             if row.status in RIGHT:
-                row.status = UNEXPECTED_PASS
+                row.status = UNEXPECTED_AGREEMENT
                 row.reason = f"{entry.place} is not needed: {entry.reason}"
             elif row.status not in kinds[entry.expect]:
                 continue

@@ -24,7 +24,7 @@ from .._base.verdict import Verdict
 from .._torch.operator_support import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
-from .rows import ERROR, FAILED, NOT_JUDGED, UNSUPPORTED, Row, row_of
+from .rows import DIFFERS, ERROR, NOT_JUDGED, UNSUPPORTED, Row, row_of
 from .verdict import CPU, Judge, run_call
 
 FORMAT = 1
@@ -88,7 +88,7 @@ class GoldenWriter:
     """Of KINDS."""
 
     def rows(self, case: Case) -> list[Row]:
-        """A row: "passed" where the case is saved."""
+        """A row: "agrees" where the case is saved."""
         row = row_of(case, method=self.kind, reference=str(self.device))
         try:
             self._keep(case, row)
@@ -196,7 +196,7 @@ class GoldenJudge(Judge):
             return super().judge(case, call)
         attempt = run_call(call, self.device)
         if attempt.error is not None:
-            status = UNSUPPORTED if refused(attempt.error) else FAILED
+            status = UNSUPPORTED if refused(attempt.error) else DIFFERS
             phase = "backward" if attempt.in_backward else ""
             return [row_of(case, phase, status=status, reason=with_type(attempt.error), blamed=case.op)]
         outputs = attempt.outputs()
@@ -224,13 +224,13 @@ class GoldenJudge(Judge):
         for place, (phase, name, tensor) in enumerate(outputs.named()):
             _note(rows[phase], name, sides.judged(place, tensor))
         if (len(outputs.results), len(outputs.gradients)) != (len(saved[0]), len(saved[1])):
-            rows[""].status, rows[""].reason = FAILED, f"{len(outputs.results)} results instead of {len(saved[0])}"
+            rows[""].status, rows[""].reason = DIFFERS, f"{len(outputs.results)} results instead of {len(saved[0])}"
         return list(rows.values())
 
 
 def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
     """Takes a verdict about a tensor into the row: the first failure, else the result nearest to its limit."""
-    if row.status == FAILED:
+    if row.status == DIFFERS:
         return
     share = verdict.get("number", 0.0) / verdict["limit"] if verdict.get("limit") else 0.0
     failed = verdict["verdict"] == Verdict.DIFFERS
@@ -243,7 +243,7 @@ def _note(row: Row, name: str, verdict: dict[str, Any]) -> None:
         row.index = str(verdict["worst_index"])
         row.got, row.expected = verdict.get("worst_result", ""), verdict.get("worst_reference", "")
     if failed:
-        row.status, row.blamed = FAILED, row.op
+        row.status, row.blamed = DIFFERS, row.op
         row.reason = f"{verdict.get('kind', '')} of {name}. {verdict.get('explained', '')}".rstrip(". ")
 
 

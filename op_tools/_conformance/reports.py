@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from .._base.core import Error
 from .._base.verdict import Verdict
-from .rows import ERROR, EXPECTED, NOT_JUDGED, PASSED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
+from .rows import AGREES, ERROR, EXPECTED, NOT_JUDGED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
 from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
 
 _MOST_FAILURES = 50  # in the scorecard; error_report.csv has all
@@ -108,7 +108,7 @@ def _not_judged_text(summary: Mapping[str, Any]) -> str:
 
 def saved_text(summary: Mapping[str, Any]) -> str:
     """Of golden data."""
-    saved = summary["statuses"].get(PASSED, 0)
+    saved = summary["statuses"].get(AGREES, 0)
     return f"{summary['device']}: {saved} of {summary['cases']} cases saved{_not_judged_text(summary)}"
 
 

@@ -16,22 +16,22 @@ from .case import Case
 
 ROWS_FILE = "rows.jsonl"
 
-PASSED, FAILED, UNSUPPORTED, NOT_JUDGED = "passed", "failed", "unsupported", "not judged"
+AGREES, DIFFERS, UNSUPPORTED, NOT_JUDGED = "agrees", "differs", "unsupported", "not judged"
 CRASHED, HUNG, ERROR = "crashed", "hung", "error"
-EXPECTED, UNEXPECTED_PASS = "expected", "unexpected pass"
+EXPECTED, UNEXPECTED_AGREEMENT = "expected", "unexpected agreement"
 STATUSES = {
-    PASSED: "right",
-    FAILED: "wrong",
+    AGREES: "right",
+    DIFFERS: "wrong",
     CRASHED: "the process of the case died",
     HUNG: "the case did not end in its time",
     UNSUPPORTED: "the device has no such operator, or not for these dtypes",
     EXPECTED: "not right, as the device's list of exceptions says",
-    UNEXPECTED_PASS: "right, though the list of exceptions says that it is not",
+    UNEXPECTED_AGREEMENT: "right, though the list of exceptions says that it is not",
     NOT_JUDGED: "the right result is not known: uninitialized memory, other random numbers, a call that the CPU cannot run",
     ERROR: "could not be tried: a damaged file",
 }
-WRONG = (FAILED, CRASHED, HUNG)
-RIGHT = (PASSED, UNEXPECTED_PASS)
+WRONG = (DIFFERS, CRASHED, HUNG)
+RIGHT = (AGREES, UNEXPECTED_AGREEMENT)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Row:
     layout: str
     phase: str
     """"forward", "backward", "inplace" or "out"."""
-    status: str = PASSED
+    status: str = AGREES
     """Of STATUSES."""
     method: str = ""
     """How it was judged: a method of OpAutoCompare, "distribution", "error", "bits"."""

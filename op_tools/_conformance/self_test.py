@@ -14,17 +14,17 @@ import torch
 
 from .._base.core import reload_log_level
 from .case import Case, TensorSpec
-from .rows import PASSED
+from .rows import AGREES
 from .verdict import Judge
 from .workers import StartError, work_through
 
 _SECONDS = 300.0
 # Planted faults: (kind, operators, the status of the case whose function ends so).
 _FAULTS = (
-    ("scale", "mm", "mm", "failed"),
+    ("scale", "mm", "mm", "differs"),
     ("missing", "_softmax", "softmax", "unsupported"),
-    ("scale", "mul.Tensor", "mul", "failed"),
-    ("nan", "tanh_backward", "tanh", "failed"),
+    ("scale", "mul.Tensor", "mul", "differs"),
+    ("nan", "tanh_backward", "tanh", "differs"),
 )
 
 
@@ -80,13 +80,13 @@ def find_trouble(_: object = None) -> str:
 
     judge = Judge(torch.device("sim:0"))
     cases = _cases()
-    wrong = {case.op: row.reason for case in cases for row in judge.rows(case) if row.status != PASSED}
+    wrong = {case.op: row.reason for case in cases for row in judge.rows(case) if row.status != AGREES}
     if wrong:
         return f"without a fault: {wrong}"
     for kind, ops, function, status in _FAULTS:
         with sim_device.fault(kind, ops=ops):
             statuses = {
-                case.op.rpartition(".")[2]: {row.status for row in judge.rows(case)} - {PASSED} for case in cases
+                case.op.rpartition(".")[2]: {row.status for row in judge.rows(case)} - {AGREES} for case in cases
             }
         expected = {name: {status} if name == function else set() for name in statuses}
         if statuses != expected:

@@ -14,15 +14,15 @@ from .._base.data_file import read_json
 from .._base.verdict import Verdict, verdict_of
 from .._base.verdict import status_of as status_of_verdict
 from .rows import (
+    AGREES,
     CRASHED,
+    DIFFERS,
     ERROR,
     EXPECTED,
-    FAILED,
     HUNG,
     NOT_JUDGED,
-    PASSED,
     RIGHT,
-    UNEXPECTED_PASS,
+    UNEXPECTED_AGREEMENT,
     UNSUPPORTED,
     WRONG,
     Row,
@@ -31,7 +31,7 @@ from .rows import (
 
 FORMAT = 1
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
-_WORST_FIRST = (CRASHED, HUNG, FAILED, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_PASS, PASSED, NOT_JUDGED)
+_WORST_FIRST = (CRASHED, HUNG, DIFFERS, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_AGREEMENT, AGREES, NOT_JUDGED)
 
 Rows = Mapping[str, list[Row]]
 

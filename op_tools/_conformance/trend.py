@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from .._base.results import Shown, text_table, worded
 from .._base.verdict import Verdict, verdict_of
-from .rows import CRASHED, ERROR, EXPECTED, FAILED, HUNG, NOT_JUDGED, RIGHT, UNSUPPORTED, Row
+from .rows import CRASHED, DIFFERS, ERROR, EXPECTED, HUNG, NOT_JUDGED, RIGHT, UNSUPPORTED, Row
 from .summary import Rows
 
-_NOT_RIGHT = (CRASHED, HUNG, FAILED, UNSUPPORTED, EXPECTED, ERROR)
+_NOT_RIGHT = (CRASHED, HUNG, DIFFERS, UNSUPPORTED, EXPECTED, ERROR)
 _MOST = 50
 
 

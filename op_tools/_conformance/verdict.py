@@ -29,7 +29,7 @@ from .repeat import (
     outputs_of,
     synchronize,
 )
-from .rows import ERROR, FAILED, NOT_JUDGED, PASSED, UNSUPPORTED, Row, row_of
+from .rows import AGREES, DIFFERS, ERROR, NOT_JUDGED, UNSUPPORTED, Row, row_of
 
 CPU = torch.device("cpu")
 # Functions around the operator of a case: they say nothing of it where it has no verdict itself.
@@ -146,7 +146,7 @@ class Judge:
         except Exception as error:  # of the suite itself: a case less, and the worker goes on
             rows = [row_of(case, status=ERROR, reason=f"could not be judged: {with_type(error)}")]
         wanted = [row for row in rows if self.phase in ("", row.phase)] or rows[:1]
-        if self.timed and rows[0].status == PASSED and case.variant != "error":
+        if self.timed and rows[0].status == AGREES and case.variant != "error":
             rows[0].median = self.median_seconds(case)
         wanted[0].seconds = time.perf_counter() - began
         return wanted
@@ -157,7 +157,7 @@ class Judge:
             return make_call(case, self.device)
         except Exception as error:
             make_call(case, CPU)  # raises where it is not the device's matter
-            status = UNSUPPORTED if refused(error) else FAILED
+            status = UNSUPPORTED if refused(error) else DIFFERS
             return row_of(case, status=status, reason=f"its inputs cannot be made on the device: {with_type(error)}")
 
     def judge(self, case: Case, call: PreparedCall) -> list[Row]:
@@ -167,8 +167,8 @@ class Judge:
         attempt = _compared(call, self.device, self.method)
         rows = self._phases(case, attempt)
         undefined = any(row.not_judged == "uninitialized" for row in attempt.rows)
-        wrong = attempt.error is not None or any(row.status == FAILED for row in rows)
-        if rows[0].status == PASSED and not wrong and not undefined:
+        wrong = attempt.error is not None or any(row.status == DIFFERS for row in rows)
+        if rows[0].status == AGREES and not wrong and not undefined:
             self._again(case, attempt.outputs(), rows)
         return rows
 
@@ -182,7 +182,7 @@ class Judge:
         error = run_call(call, self.device).error
         row.got = "no error" if error is None else with_type(error)
         if error is None:
-            row.status, row.reason = FAILED, "no error, where the CPU raises an error"
+            row.status, row.reason = DIFFERS, "no error, where the CPU raises an error"
         elif refused(error) and not refused(on_cpu.error):
             row.status, row.reason = UNSUPPORTED, with_type(error)
         return row
@@ -195,7 +195,7 @@ class Judge:
         rows = [self._phase(case, "", forward, raised_first)]
         if case.gradient and attempt.in_backward:
             rows.append(self._phase(case, "backward", backward, attempt.error))
-            if rows[0].status == FAILED and rows[1].status == FAILED and not _kernels(backward):
+            if rows[0].status == DIFFERS and rows[1].status == DIFFERS and not _kernels(backward):
                 rows[1].blamed = rows[0].blamed
                 rows[1].reason = f"after the wrong result of the call: {rows[1].reason}"
         return rows
@@ -207,7 +207,7 @@ class Judge:
         if error is not None:
             raised = [one for one in failed if one.kind == "raised"]
             on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
-            row.status = NOT_JUDGED if on_cpu else UNSUPPORTED if refused(error) else FAILED
+            row.status = NOT_JUDGED if on_cpu else UNSUPPORTED if refused(error) else DIFFERS
             row.reason = f"the CPU raises as well: {with_type(on_cpu)}" if on_cpu else with_type(error)
             row.blamed = raised[0].op if raised else case.op
             return row
@@ -220,7 +220,7 @@ class Judge:
             )
         elif failed:
             _describe(row, failed[0])
-            row.status, row.blamed = FAILED, failed[0].op
+            row.status, row.blamed = DIFFERS, failed[0].op
             row.reason = f"{failed[0].op}: {failed[0].kind} of {failed[0].what}. {failed[0].reason}".rstrip(". ")
         elif passed:
             _describe(row, max(passed, key=_share))
@@ -286,7 +286,7 @@ def _is_rounding(outputs: Outputs, other: Outputs) -> bool:
 
 
 def _fail(row: Row, reason: str) -> None:
-    row.status, row.method, row.reason = FAILED, "bits", reason
+    row.status, row.method, row.reason = DIFFERS, "bits", reason
     row.error = row.limit = None
     row.blamed = row.op
 

@@ -168,7 +168,7 @@ class IterVerdict(str, enum.Enum):
     """The verdicts of OneIterRow."""
 
     AGREES = CallVerdict.AGREES.value
-    WRONG = "wrong"
+    DIFFERS = "differs"
     EXCUSED = "excused"  # by an exception of the file
     ONLY_A = CallVerdict.ONLY_A.value
     ONLY_B = CallVerdict.ONLY_B.value
@@ -212,7 +212,7 @@ class OneIterComparison(Result):
     @property
     def first(self) -> OneIterRow | None:
         """The first that is wrong; a born difference wins over carried ones."""
-        wrong = [row for row in self.rows if row.verdict == IterVerdict.WRONG]
+        wrong = [row for row in self.rows if row.verdict == IterVerdict.DIFFERS]
         return next(iter([row for row in wrong if row.origin != CallVerdict.CARRIED] or wrong), None)
 
     @property
@@ -287,7 +287,7 @@ def _judged(row: RunRow, tolerance: Tolerance) -> OneIterRow:
     lacks_result = row.verdict in _WITHOUT_RESULT
     differs = row.verdict in (CallVerdict.BORN, CallVerdict.CARRIED, CallVerdict.CAUSE_NOT_FOUND)
     is_wrong = differs if limit is None else not row.output_difference <= limit or row.finding == Finding.ERROR
-    verdict = row.verdict if lacks_result else (IterVerdict.WRONG if is_wrong else IterVerdict.AGREES).value
+    verdict = row.verdict if lacks_result else (IterVerdict.DIFFERS if is_wrong else IterVerdict.AGREES).value
     origin = row.verdict if is_wrong and differs else ""
     shown = row.limit if limit is None else limit
     judged = OneIterRow(

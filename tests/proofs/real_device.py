@@ -253,7 +253,7 @@ def conformance(sample: int) -> Iterator[Part]:
         )
         command("conformance", "run", *words, folder=folder)
         rows = list(csv.DictReader((folder / "result" / "cases.csv").open()))
-    failed = [row for row in rows if row["status"] in ("failed", "crashed", "hung", "error")]
+    failed = [row for row in rows if row["status"] in ("differs", "crashed", "hung", "error")]
     wide = [
         row for row in failed if row["dtype"] in ("float64", "complex128") and not row["reason"].startswith("after")
     ]

@@ -165,7 +165,7 @@ def judged(one, kind=None, ops="", device="sim:0", **fault):
 def test_right_cases_pass(device):
     for one in (MM, SOFTMAX, ADD, ADD_, OUT, RANDOM, RAISES):
         rows = judged(one, device=device)
-        assert [row.status for row in rows] == ["passed"] * len(rows), rows
+        assert [row.status for row in rows] == ["agrees"] * len(rows), rows
         assert [row.phase for row in rows] == (["forward", "backward"] if one is SOFTMAX else [rows[0].phase])
     assert judged(ADD_)[0].phase == "inplace" and judged(OUT)[0].phase == "out"
     assert judged(RAISES)[0].method == "error"
@@ -183,32 +183,32 @@ def test_what_nothing_judges_says_why():
 @pytest.mark.parametrize(
     ("one", "kind", "ops", "phase", "status", "why", "blamed"),
     [
-        (MM, "scale", "mm", "forward", "failed", "aten::mm: values of output", "aten::mm"),
+        (MM, "scale", "mm", "forward", "differs", "aten::mm: values of output", "aten::mm"),
         (
             SOFTMAX,
             "element",
             "_softmax_backward_data",
             "backward",
-            "failed",
+            "differs",
             "values of",
             "aten::_softmax_backward_data",
         ),
-        (MM, "nan", "mm", "forward", "failed", "NaN or infinite", "aten::mm"),
-        (MM, "strides", "mm", "forward", "failed", "strides of output", "aten::mm"),
-        (OUT, "mutate_input", "mul.*", "out", "failed", "changed input", "aten::mul.out"),
-        (OUT, "lost_write", "mul.*", "out", "failed", "values of", "aten::mul.out"),
-        (ADD, "scale", "add.Tensor", "forward", "failed", "values of output", "aten::add.Tensor"),
-        (MM, "exception", "mm", "forward", "failed", "RuntimeError: sim: aten::mm failed", "aten::mm"),
+        (MM, "nan", "mm", "forward", "differs", "NaN or infinite", "aten::mm"),
+        (MM, "strides", "mm", "forward", "differs", "strides of output", "aten::mm"),
+        (OUT, "mutate_input", "mul.*", "out", "differs", "changed input", "aten::mul.out"),
+        (OUT, "lost_write", "mul.*", "out", "differs", "values of", "aten::mul.out"),
+        (ADD, "scale", "add.Tensor", "forward", "differs", "values of output", "aten::add.Tensor"),
+        (MM, "exception", "mm", "forward", "differs", "RuntimeError: sim: aten::mm failed", "aten::mm"),
         (MM, "missing", "mm", "forward", "unsupported", "Could not run 'aten::mm'", "aten::mm"),
         (SOFTMAX, "missing", "_softmax_backward_data", "backward", "unsupported", "Could not run", None),
-        (MM, "leak", "mm", "forward", "failed", "each call leaves 140 bytes", "torch.mm"),
-        (MM, "late_write", "mm", "forward", "failed", "other bits in the second call", "torch.mm"),
+        (MM, "leak", "mm", "forward", "differs", "each call leaves 140 bytes", "torch.mm"),
+        (MM, "late_write", "mm", "forward", "differs", "other bits in the second call", "torch.mm"),
         (
             RANDOM,
             "wrong_generator",
             "native_dropout",
             "forward",
-            "failed",
+            "differs",
             "the CPU's random generator",
             "torch.dropout",
         ),
@@ -219,8 +219,8 @@ def test_planted_faults_are_found_where_they_are(one, kind, ops, phase, status, 
     assert rows[phase].status == status and why in rows[phase].reason, rows[phase]
     assert blamed is None or rows[phase].blamed == blamed
     if phase == "backward":
-        assert rows["forward"].status == "passed"
-    assert all(row.status == "passed" for row in judged(ADD_, kind, ops))
+        assert rows["forward"].status == "agrees"
+    assert all(row.status == "agrees" for row in judged(ADD_, kind, ops))
 
 
 @pytest.mark.parametrize(
@@ -248,13 +248,13 @@ def test_what_only_some_devices_have_is_unsupported(one, why):
 
 def test_indices_that_torch_reads_on_the_cpu_are_there():
     (row,) = judged(case("torch.tensor_split", tensor(7, 3), tensor(2, dtype="int64", values=(1, 4))))
-    assert row.status == "passed", row
+    assert row.status == "agrees", row
 
 
 def test_a_second_call_that_differs_is_found_only_where_torch_promises_the_same():
     # Below the rounding that OpAutoCompare allows, so that only a second call shows it.
     (row,) = judged(MM, "nondeterministic", "mm", scale=1 + 2e-7)
-    assert row.status == "failed" and row.reason.startswith("not deterministic: result 0")
+    assert row.status == "differs" and row.reason.startswith("not deterministic: result 0")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_an_error_that_is_missing_is_found():
         "torch.linalg.cholesky", tensor(3, 3, values="uniform -2 -1"), variant="error"
     )
     (row,) = judged(calls_that_raise_on_the_cpu_only)
-    assert row.status == "passed" and row.expected.startswith("_LinAlgError")
+    assert row.status == "agrees" and row.expected.startswith("_LinAlgError")
     (row,) = judged(RAISES, "missing", "mm")  # says nothing of the error that is due
     assert row.status == "unsupported"
 
@@ -315,17 +315,17 @@ def applied(found, one, **row):
 def test_an_exception_changes_what_a_failure_means(tmp_path):
     path = tmp_path / "known.json"
     found = exceptions(path, {**ENTRY, "dtype": ["float16", "float32"], "shape": "rank == 2 and elements > 40"})
-    failed = {"status": "failed", "reason": "rmse"}
-    assert applied(found, MM, **failed) == ("expected", "driver 24.1 (failed: rmse)")
+    failed = {"status": "differs", "reason": "rmse"}
+    assert applied(found, MM, **failed) == ("expected", "driver 24.1 (differs: rmse)")
     assert applied(found, MM, status="crashed", reason="x")[0] == "expected"
     assert applied(found, MM, status="unsupported", reason="x")[0] == "unsupported"
-    assert applied(found, MM) == ("unexpected pass", f"{path}: exception 1 is not needed: driver 24.1")
-    assert applied(found, ADD, **failed)[0] == "failed"
+    assert applied(found, MM) == ("unexpected agreement", f"{path}: exception 1 is not needed: driver 24.1")
+    assert applied(found, ADD, **failed)[0] == "differs"
     for key, other in (("dtype", "float64"), ("shape", "rank == 3"), ("shape", "smallest < 5"), ("phase", "backward")):
-        assert applied(exceptions(path, {**ENTRY, key: other}), MM, **failed)[0] == "failed", (key, other)
+        assert applied(exceptions(path, {**ENTRY, key: other}), MM, **failed)[0] == "differs", (key, other)
     missing = exceptions(path, {**ENTRY, "expect": "unsupported"})
     assert applied(missing, MM, status="unsupported", reason="x")[0] == "expected"
-    assert applied(missing, MM, **failed)[0] == "failed"
+    assert applied(missing, MM, **failed)[0] == "differs"
     assert missing.not_met() == []
     assert exceptions(path, ENTRY).not_met() == [f"{path}: exception 1"]
 
@@ -333,11 +333,11 @@ def test_an_exception_changes_what_a_failure_means(tmp_path):
 def test_an_exception_ends(tmp_path):
     path = tmp_path / "known.json"
     entry = {**ENTRY, "until": "2026-11-22"}
-    status, reason = applied(exceptions(path, entry), MM, status="failed", reason="rmse")
-    assert status == "failed" and reason == f"{path}: exception 1 ended on 2026-11-22: driver 24.1. rmse"
-    assert applied(exceptions(path, {**entry, "expect": "unsupported"}), MM, status="unsupported")[0] == "failed"
+    status, reason = applied(exceptions(path, entry), MM, status="differs", reason="rmse")
+    assert status == "differs" and reason == f"{path}: exception 1 ended on 2026-11-22: driver 24.1. rmse"
+    assert applied(exceptions(path, {**entry, "expect": "unsupported"}), MM, status="unsupported")[0] == "differs"
     day_before = datetime.date(2026, 11, 22)
-    assert applied(exceptions(path, entry, today=day_before), MM, status="failed")[0] == "expected"
+    assert applied(exceptions(path, entry, today=day_before), MM, status="differs")[0] == "expected"
     slow = exceptions(path, {**ENTRY, "expect": "slow"})
     assert slow.may_be_slow(MM) and not slow.may_be_slow(ADD)
     assert not exceptions(path, {**entry, "expect": "slow"}).may_be_slow(MM)
@@ -369,11 +369,11 @@ def test_a_wrong_exception_is_named(tmp_path, entry, why):
 def test_exceptions_in_toml_and_yaml(tmp_path):
     toml = tmp_path / "known.toml"
     toml.write_text("[[exception]]\nop = 'torch\\.mm'\nexpect = 'fail'\nreason = 'r'\nuntil = 2026-11-23\n")
-    assert applied(read_exceptions(toml, TODAY), MM, status="failed")[0] == "expected"
+    assert applied(read_exceptions(toml, TODAY), MM, status="differs")[0] == "expected"
     text = "exception:\n- op: torch.mm\n  expect: fail\n  reason: r\n  until: 2026-11-23\n"
     (tmp_path / "known.yaml").write_text(text)
     if importlib.util.find_spec("yaml"):
-        assert applied(read_exceptions(tmp_path / "known.yaml", TODAY), MM, status="failed")[0] == "expected"
+        assert applied(read_exceptions(tmp_path / "known.yaml", TODAY), MM, status="differs")[0] == "expected"
     else:
         with pytest.raises(op_tools.Error, match="YAML needs a library: pip install pyyaml"):
             read_exceptions(tmp_path / "known.yaml")
@@ -425,7 +425,7 @@ def test_a_torn_line_is_run_again_and_a_foreign_one_is_an_error(tmp_path):
 def test_a_device_that_is_right(listed, capsys):
     assert conformance("run", *SIM, "--list", listed, "-o", "result", "--time") == 0
     assert "7 of 7 judged cases right; 2 not judged" in capsys.readouterr().err
-    assert counts("result") == {"passed": 7, "not judged": 2}
+    assert counts("result") == {"agrees": 7, "not judged": 2}
     rows = list(csv.reader(Path("result/cases.csv").read_text().splitlines()))
     assert tuple(rows[0]) == COLUMNS and len(rows) == 11
     assert ",".join(COLUMNS) == (
@@ -448,9 +448,9 @@ def test_failures_a_crash_and_a_hang_are_named_and_the_run_goes_on(listed, monke
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;crash:ops=_softmax;hang:ops=add_.*;missing:ops=mul.*")
     assert conformance("run", *SIM, "--list", listed, "-o", "result", "--timeout", 3, "--jobs", 2) == 1
     found = statuses("result")
-    assert found[MM.id, "forward"] == "failed" and found[SOFTMAX.id, "forward"] == "crashed"
+    assert found[MM.id, "forward"] == "differs" and found[SOFTMAX.id, "forward"] == "crashed"
     assert found[ADD_.id, "inplace"] == "hung" and found[OUT.id, "out"] == "unsupported"
-    assert found[ADD.id, "forward"] == found[RANDOM.id, "forward"] == "passed"
+    assert found[ADD.id, "forward"] == found[RANDOM.id, "forward"] == "agrees"
     told = capsys.readouterr().err
     assert f"{SOFTMAX.id}: its process was ended by SIGSEGV" in told and f"{ADD_.id}: not done after 3 s" in told
     report = list(csv.DictReader(Path("result/error_report.csv").read_text().splitlines()))
@@ -476,7 +476,7 @@ def test_failures_a_crash_and_a_hang_are_named_and_the_run_goes_on(listed, monke
     )
     arguments = ("--list", listed, "-o", "known", "--timeout", 3, "--device-config", "known.json")
     assert conformance("run", *SIM, *arguments) == 0
-    assert counts("known") == {"expected": 4, "unexpected pass": 1, "passed": 2, "not judged": 2}
+    assert counts("known") == {"expected": 4, "unexpected agreement": 1, "agrees": 2, "not judged": 2}
     assert "known.json: exception 5 is about no case of this run" in capsys.readouterr().err
 
     assert conformance("report", "result", "known") == 0
@@ -512,9 +512,9 @@ def test_a_summary_that_does_not_follow_from_its_rows(listed, capsys):
     assert conformance("run", "--device", "cpu", "--list", listed, "--fname", "mm|add", "-o", "result") == 0
     path = Path("result/summary.json")
     told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "statuses": {"passed": 1000}}))
+    path.write_text(json.dumps({**told, "statuses": {"agrees": 1000}}))
     assert conformance("verify", "result") == 1
-    assert 'statuses: {"passed": 1000} in summary.json' in capsys.readouterr().out
+    assert 'statuses: {"agrees": 1000} in summary.json' in capsys.readouterr().out
     path.write_text(json.dumps(told))
     rows = Path("result/rows.jsonl")
     rows.write_text("".join(rows.read_text().splitlines(keepends=True)[1:]))
@@ -653,7 +653,7 @@ def test_the_self_test_finds_what_is_planted(monkeypatch):
     from op_tools._conformance import self_test
 
     assert self_test.find_trouble() == ""
-    monkeypatch.setattr(self_test, "_FAULTS", (("latency_of_nothing", "mm", "mm", "failed"),))
+    monkeypatch.setattr(self_test, "_FAULTS", (("latency_of_nothing", "mm", "mm", "differs"),))
     with pytest.raises(op_tools.Error):
         self_test.find_trouble()
     with sim.fault("scale", ops="add.*"):
@@ -699,7 +699,7 @@ def test_kill_9_and_resume(tmp_path):
     kept = rows.read_text()
     assert conformance("run", "--device", "cpu", "--list", listed, "-o", "result", "--resume") == 0
     assert rows.read_text().startswith(kept[: kept.rindex("\n")])
-    assert counts("result") == {"passed": 200} and conformance("verify", "result") == 0
+    assert counts("result") == {"agrees": 200} and conformance("verify", "result") == 0
 
 
 def _alive(words):
@@ -797,12 +797,12 @@ def test_the_session_of_the_page_is_what_is_printed(monkeypatch, capsys):
 @pytest.mark.parametrize("kind", [[], ["--digests"], ["--float64"]])
 def test_golden_data_of_another_device(listed, monkeypatch, kind):
     assert conformance("gen", "--device", "cpu", "--list", listed, "-o", "golden", *kind) == 0
-    assert counts("golden")["passed"] == 5  # not kept: random, uninitialized, two that raise
+    assert counts("golden")["agrees"] == 5  # not kept: random, uninitialized, two that raise
     assert conformance("run", *SIM, "--list", listed, "-o", "right", "--golden", "golden") == 0
-    assert counts("right") == {"passed": 7, "not judged": 2}
+    assert counts("right") == {"agrees": 7, "not judged": 2}
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;element:ops=_softmax_backward_data")
     assert conformance("run", *SIM, "--list", listed, "-o", "wrong", "--golden", "golden") == 1
-    found = {key for key, status in statuses("wrong").items() if status == "failed"}
+    found = {key for key, status in statuses("wrong").items() if status == "differs"}
     assert found == {(MM.id, "forward"), (SOFTMAX.id, "backward")}
     row = read_rows(Path("wrong/rows.jsonl"))[MM.id][0]
     assert row.error > row.limit > 0 and row.index and row.got != row.expected
@@ -812,7 +812,7 @@ def test_golden_data_of_the_simulated_device_judges_the_cpu_and_itself(listed, m
     assert conformance("gen", *SIM, "--list", listed, "-o", "golden") == 0
     for name, device in (("cpu", ("--device", "cpu")), ("sim", SIM)):
         assert conformance("run", *device, "--list", listed, "-o", name, "--golden", "golden") == 0
-        assert counts(name) == {"passed": 7, "not judged": 2}
+        assert counts(name) == {"agrees": 7, "not judged": 2}
         row = read_rows(Path(name) / "rows.jsonl")[MM.id][0]
         assert (row.reference, row.method) == ("sim, float64", "bits")
     # A result nearer to float64 than the golden one is right.
@@ -829,7 +829,7 @@ def golden_of(folder):
     folder.mkdir()
     cpu = torch.device("cpu")
     (row,) = GoldenWriter(cpu, folder, "values").rows(MM)
-    assert row.status == "passed"
+    assert row.status == "agrees"
     write_facts(folder, "values", {"device": "cpu"})
     (path,) = folder.rglob("*.pth")
     return path, GoldenJudge(cpu, golden=Golden(folder))
@@ -870,10 +870,10 @@ def test_hostile_golden_facts(listed, content, capsys):
 
 def test_golden_data_with_another_number_of_results(tmp_path):
     path, judge = golden_of(tmp_path / "golden")
-    assert [row.status for row in judge.rows(MM)] == ["passed"]
+    assert [row.status for row in judge.rows(MM)] == ["agrees"]
     torch.save({"case": MM.id, "results": [], "gradients": []}, path)
     (row,) = judge.rows(MM)
-    assert (row.status, row.reason) == ("failed", "1 results instead of 0")
+    assert (row.status, row.reason) == ("differs", "1 results instead of 0")
 
 
 def test_a_damaged_golden_file_makes_the_run_end_with_status_2(listed, capsys):
@@ -908,7 +908,7 @@ def test_a_gradient_without_memory_has_a_digest_and_a_failure_of_the_suite_ends_
     assert same_bits(zero, torch.zeros(3)) and not same_bits(zero, torch.ones(3))
     case = Case.make("mine", "torch.neg", "function", (TensorSpec((3,), "float32", values="normal"),), {})
     judge = Judge(torch.device("cpu"))
-    assert [row.status for row in judge.rows(case)] == ["passed"]
+    assert [row.status for row in judge.rows(case)] == ["agrees"]
 
     def broken(self, case, call):
         raise ZeroDivisionError("ours")
@@ -925,6 +925,6 @@ def test_an_overflow_next_to_the_largest_value_is_not_judged_by_the_cpu_alone():
     assert row.status == "not judged" and "overflows in its dtype" in row.reason
     with sim.fault("nan", ops="mm"):
         (row,) = Judge(torch.device("sim")).rows(extreme)
-    assert row.status == "failed"
+    assert row.status == "differs"
     (row,) = Judge(torch.device("sim")).rows(extreme)
-    assert row.status == "passed"
+    assert row.status == "agrees"

@@ -233,7 +233,7 @@ WORKING = pytest.mark.parametrize("stage", ["run", "gen"])
 @WORKING
 def test_the_device_its_backend_and_the_folder(listed, quick, stage):
     assert status_of(stage, *SIM, "--list", listed, "--fname", "mm", "-o", "some/where") == 0
-    assert facts("some/where")["device"] == "sim" and counts("some/where") == {"passed": 1}
+    assert facts("some/where")["device"] == "sim" and counts("some/where") == {"agrees": 1}
     assert status_of(stage, "--device", "sim:0", "--list", listed, "--fname", "mm", "-o", "first") == 0
     assert facts("first")["device"] == "sim:0"
 
@@ -272,7 +272,7 @@ def test_a_time_limit(listed, monkeypatch, stage):
     assert status_of(stage, *SIM, "--timeout", "1.5", *more) == 1
     assert {rows[0].op: rows[0].status for rows in rows_of("out").values()} == {
         "torch.mm": "hung",
-        "torch.add": "passed",
+        "torch.add": "agrees",
     }
 
 
@@ -332,7 +332,7 @@ def test_what_run_judges_by(listed, quick, monkeypatch):
     known = [{"op": r"torch\.mm", "expect": "unsupported", "reason": "next year"}]
     Path("known.json").write_text(json.dumps({"exception": known}))
     assert status_of(*run, "known", "--device-config", "known.json") == 0
-    assert counts("known") == {"unexpected pass": 1}
+    assert counts("known") == {"unexpected agreement": 1}
 
 
 @pytest.mark.parametrize("kind", ["values", "digests", "float64"])
@@ -340,9 +340,9 @@ def test_what_gen_keeps(listed, quick, kind):
     flags = [] if kind == "values" else [f"--{kind}"]
     assert status_of("gen", *CPU, "--list", listed, "-o", "golden", *flags) == 0
     assert json.loads(Path("golden/golden.json").read_text())["kind"] == kind
-    assert counts("golden") == {"passed": len(CASES)}
+    assert counts("golden") == {"agrees": len(CASES)}
     assert status_of("run", *SIM, "--list", listed, "-o", "out", "--golden", "golden") == 0
-    assert counts("out") == {"passed": len(CASES)}
+    assert counts("out") == {"agrees": len(CASES)}
 
 
 # --- Flags of list, export, record ------------------------------------------------------------------------------------------

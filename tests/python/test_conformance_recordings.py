@@ -97,7 +97,7 @@ def test_indices_that_are_tuples_and_those_that_are_lists(tmp_path):
 def test_all_of_them_are_judged(tmp_path, level, statistics):
     found = cases_in(recorded(tmp_path / "A", level=level, statistics=statistics))
     rows = [row for case in found for row in Judge(CPU).rows(case)]
-    assert len(found) > 15 and {row.status for row in rows} <= {"passed", "not judged"}, rows
+    assert len(found) > 15 and {row.status for row in rows} <= {"agrees", "not judged"}, rows
     assert all(row.reason == "uninitialized memory" for row in rows if row.status == "not judged")
     assert any(row.phase == "backward" for row in rows) == (level == "torch")
     if level == "aten":  # backward calls are operators of their own there
@@ -108,7 +108,7 @@ def test_a_fault_of_the_device_is_found_by_the_recording_of_a_program_on_the_cpu
     (conv,) = [one for one in cases_in(recorded(tmp_path / "A")) if last(one.op) == "conv2d"]
     with sim.fault("scale", ops="convolution_backward"):
         rows = Judge(torch.device("sim:0")).rows(conv)
-    assert [(row.phase, row.status) for row in rows] == [("forward", "passed"), ("backward", "failed")]
+    assert [(row.phase, row.status) for row in rows] == [("forward", "agrees"), ("backward", "differs")]
 
 
 def test_of_a_program_on_a_device_its_calls_there_are_cases(tmp_path):

@@ -95,7 +95,7 @@ def test_the_layer_with_a_planted_fault_is_named(ops, call, named, work):
     assert fault.hits == 1 and status == 1, shown
     assert named in shown
     records = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
-    assert records[-1]["exit_status"] == 1 and records[-1]["verdicts"]["wrong"] >= 1
+    assert records[-1]["exit_status"] == 1 and records[-1]["verdicts"]["differs"] >= 1
     assert [one["kind"] for one in records[:-1]] == ["result"] * 11
 
 
