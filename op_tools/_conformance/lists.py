@@ -70,7 +70,9 @@ def load_cases(
 
 
 def list_of(suite: str) -> Path:
-    """The list of a suite in the package: that of this torch's minor version, else of the newest older version.
+    """The list of a suite in the package: that of this torch's minor version, else of the newest older, else of the oldest.
+
+    A case of a function that an older torch lacks is not judged.
 
     Raises:
         op_tools.Error: there is none.
@@ -78,9 +80,9 @@ def list_of(suite: str) -> Path:
     mine = _version(".".join(torch.__version__.split(".")[:2]))
     known = {_version(path.name): path for path in FOLDER.glob(f"{suite}/*.jsonl.gz")}
     older = [version for version in known if version <= mine]
-    if not older:
-        raise Error(f"the package has no list of the suite {suite} for torch {torch.__version__}: {FOLDER / suite}")
-    return known[max(older)]
+    if not known:
+        raise Error(f"the package has no list of the suite {suite}: {FOLDER / suite}")
+    return known[max(older, default=min(known))]
 
 
 def _version(text: str) -> tuple[int, ...]:

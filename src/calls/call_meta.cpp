@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "hooks/module_path.h"
+#include "hooks/op_traits.h"
 #include "report/json_writer.h"
 
 namespace op_tools {
@@ -57,6 +58,7 @@ void add_state(JsonWriter& json, const ProgramState& state) {
   if (process.float32_matmul_precision) {
     json.add("float32_matmul_precision", precision_name(*process.float32_matmul_precision));
   }
+  if (process.cudnn_tf32) json.add("cudnn_tf32", *process.cudnn_tf32);
   json.end();
 }
 
@@ -91,7 +93,15 @@ ProgramState ProgramState::of(const OpCall& call) {
   state.process.default_dtype = c10::get_default_dtype_as_scalartype();
   state.process.deterministic = at::globalContext().deterministicAlgorithms();
   state.process.float32_matmul_precision = at::globalContext().float32MatmulPrecision();
+  state.process.cudnn_tf32 = at::globalContext().allowTF32CuDNN();
   return state;
+}
+
+bool multiplies_in_tf32(std::string_view op_name, const ProcessState& state) {
+  const std::string_view base = base_name(op_name);
+  if (state.cudnn_tf32.value_or(false) && has_trait(base, OpTrait::kByCudnn)) return true;
+  const auto precision = state.float32_matmul_precision.value_or(at::Float32MatmulPrecision::HIGHEST);
+  return precision != at::Float32MatmulPrecision::HIGHEST && has_trait(base, OpTrait::kSumsProducts);
 }
 
 const char* precision_name(at::Float32MatmulPrecision precision) {

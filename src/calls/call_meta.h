@@ -24,6 +24,7 @@ struct ProcessState {
   std::optional<c10::ScalarType> default_dtype;
   std::optional<bool> deterministic;
   std::optional<at::Float32MatmulPrecision> float32_matmul_precision;
+  std::optional<bool> cudnn_tf32;  // on CUDA, convolutions and recurrent networks of float32 in TF32: on by default
 
   bool operator==(const ProcessState&) const = default;
 };
@@ -71,6 +72,9 @@ struct OP_TOOLS_API CallMeta : CallInfo {
 };
 
 // "highest", "high", "medium", and back; Error for another name.
+// CUDA rounds the factors of this operator's float32 products to TF32's 10 bits of mantissa.
+OP_TOOLS_API bool multiplies_in_tf32(std::string_view op_name, const ProcessState& state);
+
 OP_TOOLS_API const char* precision_name(at::Float32MatmulPrecision precision);
 OP_TOOLS_API at::Float32MatmulPrecision precision_from_name(std::string_view name);
 

@@ -72,6 +72,7 @@ ProgramState state_from(const json& object) {
   if (const auto precision = optional_field<std::string>(object, "float32_matmul_precision")) {
     state.process.float32_matmul_precision = precision_from_name(*precision);
   }
+  state.process.cudnn_tf32 = optional_field<bool>(object, "cudnn_tf32");
   return state;
 }
 

@@ -52,7 +52,7 @@ class OP_TOOLS_API CaptureHook final : public Hook {
   ~CaptureHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.gradients = true, .aten_call = true}; }
+  Wants wants() const override { return {.gradients = true, .aten_call = true, .device_values = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;

@@ -140,6 +140,8 @@ double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
   double unit = 0;
   if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
+  if (facts_.tf32 && dtype == at::kFloat)
+    unit = std::max(unit, rounding_of(at::kHalf).unit);  // as many bits of mantissa
   if (facts_.alone) {
     for (const at::Tensor& input : facts_.before) {
       if (input.defined()) unit = std::max(unit, rounding_of(input.scalar_type()).unit);
@@ -557,8 +559,15 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   }
   if (result.defined()) {
     const bool shows = facts_.alone && !facts_.goes_backward && is_tensor && shows_inputs(index);
-    TensorVerdict judgement = judge_tensor(
-        result, [leaf](const RunOutcome& run) { return leaf_tensor(run, leaf); }, shows);
+    // The statistics of a normalisation: some devices keep those of 16-bit floats in float32.
+    const bool is_statistic = place > 0 && has_trait(base, OpTrait::kHasFirstDtype);
+    const auto pick = [&](const RunOutcome& run) {
+      const at::Tensor picked = leaf_tensor(run, leaf);
+      const bool is_coarser =
+          picked.defined() && rounding_of(picked.scalar_type()).unit > rounding_of(result.scalar_type()).unit;
+      return is_statistic && is_coarser ? picked.to(result.scalar_type()) : picked;
+    };
+    TensorVerdict judgement = judge_tensor(result, pick, shows);
     if (is_tensor) look_at_memory(index, &judgement);
     if (is_open_result(base, place, facts_.args, facts_.kwargs)) {
       judgement.expected = nullptr;

@@ -47,6 +47,7 @@ struct CallFacts {
   bool golden = true, nan_equal = true, strides = true;
   bool alone = false;                            // the call ran on the CPU: its own CPU run would say nothing
   std::optional<c10::ScalarType> autocast = {};  // its dtype where it is on; the devices' lists of operators differ
+  bool tf32 = false;                             // the device rounded the factors of float32 products to TF32
   bool names_device = false;                     // a copy to the CPU stands for a copy to another device
   bool random = false;                           // it drew random numbers
   bool repeatable = false;                       // the reference run draws the same ones

@@ -171,7 +171,8 @@ Wants CompareHook::wants() const {
   return {.gradients = impl_->options.gradients,
           .borrows_gradients = true,
           .failed_backward = impl_->options.gradients,
-          .gradient_sums = impl_->options.gradients};
+          .gradient_sums = impl_->options.gradients,
+          .device_values = true};
 }
 
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
@@ -229,6 +230,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.strides = options.strides;
   facts.alone = compared.replayable->all_on_cpu();
   facts.autocast = compared.replayable->autocast();
+  facts.tf32 = compared.call.device.starts_with("cuda") && multiplies_in_tf32(facts.name, compared.meta.state.process);
   facts.names_device = compared.replayable->names_device();
   facts.random = compared.random;
   facts.in_transform = compared.replayable->in_transform();

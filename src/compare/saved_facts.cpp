@@ -66,6 +66,11 @@ struct FieldWriter {
   void operator()(const char* name, const Field& field) {
     items.emplace_back(name, to_value(field));
   }
+  // A field that older files lack.
+  template <class Field>
+  void later(const char* name, const Field& field) {
+    (*this)(name, field);
+  }
 };
 
 struct FieldReader {
@@ -81,6 +86,10 @@ struct FieldReader {
       throw Error(std::string("'") + name + "' in '" + dict_name + "' " + error.what());
     }
   }
+  template <class Field>
+  void later(const char* name, Field& field) const {
+    if (find_key(dict, name)) (*this)(name, field);
+  }
 };
 
 template <class Fields, class Facts>
@@ -91,6 +100,7 @@ void each_field_of_facts(Fields& field, Facts& facts) {
   field("strides", facts.strides);
   field("alone", facts.alone);
   field("autocast", facts.autocast);
+  field.later("tf32", facts.tf32);
   field("names_device", facts.names_device);
   field("random", facts.random);
   field("repeatable", facts.repeatable);

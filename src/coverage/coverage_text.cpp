@@ -52,7 +52,7 @@ constexpr Tokens<Loss> kLosses{{
     {"limits", "left out by the tool's options"},
     {"no_room", "no room was left in a table or a buffer"},
     {"not_written", "it could not be written to the disk"},
-    {"in_graph", "the device was recording a graph, in which nothing can be measured"},
+    {"in_graph", "the device was recording a graph, in which nothing can be read or measured"},
 }};
 
 template <class Kind>

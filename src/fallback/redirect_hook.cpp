@@ -171,7 +171,7 @@ std::string_view RedirectHook::name() const {
 
 // Not for the aten call itself: a Detour, too, needs all operators open.
 Wants RedirectHook::wants() const {
-  return {.aten_ops = true, .progress = true};
+  return {.aten_ops = true, .device_values = true, .progress = true};
 }
 
 std::unique_ptr<HookState> RedirectHook::before(OpCall& call) {

@@ -17,6 +17,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
+#include "hooks/graph_capture.h"
 #include "hooks/module_path.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
@@ -127,7 +128,8 @@ ActiveHook::ActiveHook(std::shared_ptr<Hook> hook, ResolvedOptions options)
     : hook(std::move(hook)),
       options(with_sorted_steps(std::move(options))),
       wants(this->hook->wants()),
-      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu || this->options.calls),
+      asks_calls(this->options.steps || this->options.modules || this->options.skip_cpu || this->options.calls ||
+                 wants.device_values),
       items(this->options.calls ? std::make_unique<CallItems>() : nullptr) {}
 
 bool ActiveHook::asks(OpCall& call) const {
@@ -149,6 +151,10 @@ bool ActiveHook::asks(OpCall& call) const {
     for_each_tensor(call.args(), look);
     for_each_tensor(call.kwargs(), look);
     if (any && all_cpu) return false;
+  }
+  if (wants.device_values && is_recorded_into_graph(call)) {
+    in_graph.fetch_add(1, std::memory_order_relaxed);
+    return false;
   }
   return true;
 }

@@ -35,6 +35,7 @@ struct ActiveHook {
   const std::unique_ptr<CallItems> items;  // where only listed calls are wanted
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
+  mutable std::atomic<uint64_t> in_graph{0};  // calls left alone because they were recorded into a graph
   std::atomic<int64_t> step{0};
   std::atomic<bool> on_device{false};  // a call that it took part in gave a tensor elsewhere than on the host
 

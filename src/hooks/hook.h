@@ -33,9 +33,11 @@ struct Wants {
   bool aten_call = false;  // torch level: Frame::aten_call() is read in after()
   bool aten_ops = false;   // torch level: the hook intercepts the aten operators of its calls itself (Detour)
   bool gradient_sums =
-      false;              // torch level: also the additions of gradients between calls (gradient_sums.h), as aten calls
-  bool nodes = false;     // torch level: after() calls OpCall::watch_nodes()
-  bool modules = false;   // torch level: calls of modules (is_module_call), and no functions
+      false;             // torch level: also the additions of gradients between calls (gradient_sums.h), as aten calls
+  bool nodes = false;    // torch level: after() calls OpCall::watch_nodes()
+  bool modules = false;  // torch level: calls of modules (is_module_call), and no functions
+  // Reads values of the device's tensors, or waits for them: takes no part in calls that are recorded into a graph.
+  bool device_values = false;
   bool progress = false;  // a line on a terminal says how many calls it saw; not for a tool that draws its own
 };
 

@@ -96,6 +96,8 @@ constexpr OpFamily kFamilies[] = {
     {kWorkspaceResult, "workspace for backward, padded", "mkldnn_rnn_layer", 3},
     {kWorkspaceResult, "reserve space for backward, padded", "_cudnn_rnn miopen_rnn", 4},
     {kOpenResult, "what its backward wants to know; empty on some backends", "log_sigmoid_forward", 1},
+    {kOpenResult, "sums of exponentials, padded with infinities, and states of generators, for its backward",
+     "_scaled_dot_product_efficient_attention _efficient_attention_forward", 1},
     {kOpenResult, "offsets and sizes of the bags and their largest rows, for its backward",
      "embedding_bag _embedding_bag _embedding_bag_forward_only", 1},
     {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
@@ -166,6 +168,8 @@ constexpr OpFamily kFamilies[] = {
     {kSumsProducts, "a convolution", kConvolutions},
     {kSumsProducts, "attention: products of queries, keys and values", kAttentions},
     {kSumsProducts, "a recurrent network: products of states and weights", kRecurrents},
+    {kByCudnn, "a convolution", kConvolutions},
+    {kByCudnn, "a recurrent network", kRecurrents},
 
     // --- Operators that cannot run elsewhere
     {kForwardMode, "it belongs to forward-mode differentiation, which ends with its level",
@@ -399,6 +403,8 @@ std::string_view trait_name(OpTrait trait) {
       return "mixes_elements";
     case kSumsProducts:
       return "sums_products";
+    case kByCudnn:
+      return "by_cudnn";
     case kHasFirstDtype:
       return "has_the_first_dtype";
     case kForwardMode:

@@ -39,6 +39,7 @@ enum class OpTrait : uint8_t {
   kReturnsIndices,           // an integer result names elements of the first argument
   kMixesElements,            // each element of the result is a sum over elements, and may be much smaller than these
   kSumsProducts,             // each element of the result is a sum over products of two inputs
+  kByCudnn,                  // on CUDA computed by cuDNN, which has its own switch for TF32
   kHasFirstDtype,            // the result has the dtype of the first argument, whatever the others have
   kForwardMode,              // joins tangents to tensors or takes them off
   kLikeFactory,              // a factory that takes sizes and dtype from a tensor

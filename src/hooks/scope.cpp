@@ -208,6 +208,9 @@ Coverage HookScope::coverage() const {
   account.steps = static_cast<uint64_t>(active.step.load());
   account.off = hook_failures() > 0;
   account.accelerator = accelerator();
+  const uint64_t in_graph = active.in_graph.load();
+  account.seen += in_graph;
+  account.lost[Loss::kInGraph] += in_graph;
   if (active.on_device.load()) {
     account.on_device = true;
   } else if (!account.off) {  // a failed hook has not asked all of its calls

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
+#include "hooks/graph_capture.h"
 #include "memory/memory_table.h"
 #include "report/row_file.h"
 #include "tensor/memory_watch.h"

@@ -38,6 +38,7 @@ struct NameRules {
   ResultSource source;
   bool shows_unwritten, allows_neg_inf;
   int workspace;        // which result is scratch memory; -1: none
+  int open;             // from which result on they are for the operator's own backward, with padding; -1: none
   bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
   bool writes_unnamed;  // at the torch level only names tell the written arguments; of lists more than the first
                         // argument is
@@ -166,10 +167,12 @@ struct OverflowHook::Impl {
     if (found != rules.end()) return found->second;
     const std::string_view base = base_name(call.name);
     const ResultSource source = ResultSource::of(call);
+    const OpFamily* const open = family_of(base, OpTrait::kOpenResult);
     const NameRules made{source,
                          source.uninitialized || has_trait(base, OpTrait::kShowsUnwrittenMemory),
                          allowing.admits(call.name),
                          workspace_of(base),
+                         open == nullptr ? -1 : open->place,
                          call.op && makes_variable(*call.op),
                          call.level == Level::kTorch && writes_lists(call)};
     return rules.emplace(std::string(call.name), made).first->second;
@@ -282,8 +285,10 @@ void OverflowHook::Impl::look(const at::Tensor& tensor, const OpCall& call, cons
   results.tensors.push_back(tensor);
   results.requires_grad |= tensor.requires_grad();
   if (!may_have_specials(tensor)) return results.flags.push_back(nullptr);
-  const bool scratch = static_cast<int>(results.tensors.size()) - 1 == rules.workspace;
-  const bool is_unwritten = rules.shows_unwritten || scratch || is_view_of_any(state.unwritten, tensor);
+  const int place = static_cast<int>(results.tensors.size()) - 1;
+  const bool scratch = place == rules.workspace;
+  const bool is_open = rules.open >= 0 && place >= rules.open;
+  const bool is_unwritten = rules.shows_unwritten || scratch || is_open || is_view_of_any(state.unwritten, tensor);
   FlagPtr flag = is_unwritten ? std::make_shared<Flag>() : flag_of_view(state, tensor);
   if (!flag) flag = std::make_shared<Flag>(tensor);
   if (is_unwritten && !scratch) {

@@ -35,7 +35,9 @@ class OP_TOOLS_API OverflowHook final : public Hook {
   ~OverflowHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.gradients = true, .borrows_gradients = true, .progress = true}; }
+  Wants wants() const override {
+    return {.gradients = true, .borrows_gradients = true, .device_values = true, .progress = true};
+  }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;

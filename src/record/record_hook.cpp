@@ -40,7 +40,11 @@ RecordHook::RecordHook(const ResolvedRecordOptions& options) {
 RecordHook::~RecordHook() = default;
 
 Wants RecordHook::wants() const {
-  return {.gradients = true, .borrows_gradients = true, .modules = recorder_->options.modules_only, .progress = true};
+  return {.gradients = true,
+          .borrows_gradients = true,
+          .modules = recorder_->options.modules_only,
+          .device_values = true,
+          .progress = true};
 }
 
 // A recording that its own failure ends is not complete, and says why.

@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "base/log.h"
-#include "compat/stream_capture.h"
 
 namespace op_tools {
 namespace {
@@ -80,12 +79,6 @@ void wait_for_device(c10::Device device) {
     log::warn(device.str() +
               " cannot be waited for, its times are those of queueing: " + error.what_without_backtrace());
   }
-}
-
-bool is_recording_graph(c10::Device device) {
-  if (is_immediate(device)) return false;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  return compat::is_capturing(guard, guard.getStream(c10::Device(device.type(), index_of(device, guard))));
 }
 
 Stopwatch::Stopwatch(c10::Device device, bool synchronize) : device_(device), synchronize_(synchronize) {}

@@ -25,8 +25,6 @@ OP_TOOLS_API int64_t clock_to_unix();
 // Waits for all work queued on the device: by device, or by its current stream where the backend cannot do that. Says
 // once when it can do neither. Nothing to wait for on the CPU.
 OP_TOOLS_API void wait_for_device(c10::Device device);
-// The device's current stream records a graph: it must be neither waited for nor asked for the time.
-OP_TOOLS_API bool is_recording_graph(c10::Device device);
 
 class OP_TOOLS_API Stopwatch {
  public:

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
+#include "hooks/graph_capture.h"
 #include "hooks/signature.h"
 #include "tensor/memory_watch.h"
 #include "tensor/plain_tensor.h"

@@ -28,6 +28,7 @@ StateGate::StateGate() {
   original_.default_dtype = c10::get_default_dtype_as_scalartype();
   original_.deterministic = at::globalContext().deterministicAlgorithms();
   original_.float32_matmul_precision = at::globalContext().float32MatmulPrecision();
+  original_.cudnn_tf32 = at::globalContext().allowTF32CuDNN();
   current_ = original_;
 }
 
@@ -40,6 +41,7 @@ void StateGate::apply(const ProcessState& wanted) {
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(*wanted.default_dtype));
   at::globalContext().setDeterministicAlgorithms(*wanted.deterministic, /*warn_only=*/false);
   at::globalContext().setFloat32MatmulPrecision(precision_name(*wanted.float32_matmul_precision));
+  at::globalContext().setAllowTF32CuDNN(*wanted.cudnn_tf32);
   current_ = wanted;
 }
 
@@ -48,6 +50,7 @@ StateGate::Pass::Pass(StateGate& gate, const ProcessState& wanted, bool alone) :
   if (wanted.default_dtype) complete.default_dtype = wanted.default_dtype;
   if (wanted.deterministic) complete.deterministic = wanted.deterministic;
   if (wanted.float32_matmul_precision) complete.float32_matmul_precision = wanted.float32_matmul_precision;
+  if (wanted.cudnn_tf32) complete.cudnn_tf32 = wanted.cudnn_tf32;
   if (!alone && gate.current_ == complete) return;
   together_.unlock();
   alone_ = std::unique_lock(gate.mutex_);

@@ -116,6 +116,13 @@ std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, con
 
 }  // namespace
 
+namespace {
+bool is_on_cuda(const TestRun& run) {
+  const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
+  return std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.is_cuda(); });
+}
+}  // namespace
+
 CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
   CallFacts facts;
   facts.name = call.name;
@@ -125,6 +132,7 @@ CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
   facts.golden = call.rng.is<None>();  // float64 draws other numbers
   facts.strides = false;               // captures hold none of the results'
   facts.autocast = autocast_of(call);
+  facts.tf32 = (device_of(call).is_cuda() || is_on_cuda(run)) && multiplies_in_tf32(call.name, call.meta.state.process);
   facts.names_device = true;
   facts.random = run.random;
   facts.uninitialized = run.bound.uninitialized;
