@@ -1,6 +1,6 @@
-"""Trials of no_false_all_clear: a random program, one change of it or of the device, and what a command says of the result.
+"""Trials of no_false_all_clear: a random program, a change of it or of the device, and a command's verdict on the result.
 
-What is true is found without op_tools: the program in float64 on the CPU against the numbers of the changed run.
+The truth is found without op_tools: the program in float64 on the CPU against the numbers of the changed run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BAND = 0.011  # bisect takes numbers as right that are within a hundredth of tho
 SPOILED_PART = 0.5  # of the trials of two runs: a spoiled result in the place of an edit
 BFLOAT16_PART = 0.25  # of the trials of a single run
 ALL_CALLS_PART = 0.3  # of the spoils: in every call of the operator
-BEYOND_ROUNDING = 10  # times what the same run is off without the change
+BEYOND_ROUNDING = 10  # times the error of the same run without the change
 UNREAD = "mutate_input behind the last reader"
-# What computes nothing, or what a fault does not spoil; and numbers that the program hands to the device.
+# Calls that compute nothing, or that a fault does not spoil; and numbers that the program hands to the device.
 NEVER_SPOILED = re.compile("aten::(empty|_to_copy|copy_|detach|zero|fill|ones|zeros)")
 _PLAIN_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("scale", {"scale": 0.5}),
@@ -47,7 +47,7 @@ _PLAIN_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("low_precision", {}),
     ("above_size", {"scale": 2.0}),
 )
-# What does not show in the result of a call, or not in each of its calls.
+# Faults that do not show in the result of a call, or not in each of its calls.
 _QUIET_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("late_write", {}),
     ("lost_write", {}),
@@ -61,7 +61,7 @@ ARITHMETIC_SPOILS = tuple(one for one in _PLAIN_SPOILS if one[0] != "above_size"
 
 @dataclass(frozen=True)
 class Spoil:
-    """One fault of the device."""
+    """A fault of the device."""
 
     kind: str
     op: str
@@ -94,7 +94,7 @@ class Change:
 
 @dataclass
 class Said:
-    """What a command said of a run."""
+    """A command's verdict on a run."""
 
     verdict: Verdict
     text: str = ""  # the first that it named
@@ -104,14 +104,14 @@ class Said:
 
 @dataclass
 class Trial:
-    """What was changed, and what a command said."""
+    """The change, and a command's verdict."""
 
     text: str  # the program and the change
     kind: str  # of the change; "": clean
     matters: bool
     off: float
     verdict: Verdict
-    named: bool  # what was spoiled
+    named: bool  # the spoiled call
     said: str
 
 
@@ -159,11 +159,11 @@ def reaches_the_device(operator: str) -> bool:
 
 
 def _draw_spoil(
-    made: Program, draw: random.Random, spoils: Iterable[tuple[str, dict[str, Any]]] | None, *, in_all: bool
+    drawn: Program, draw: random.Random, spoils: Iterable[tuple[str, dict[str, Any]]] | None, *, in_all: bool
 ) -> Spoil:
     operators = _Operators()
     with rounding("sim"):
-        train(made, "sim", tool=op_tools.HookScope(operators, level="aten"))
+        train(drawn, "sim", tool=op_tools.HookScope(operators, level="aten"))
     number = draw.randrange(len(operators.calls))
     operator, numel = operators.calls[number]
     before = sum(name == operator for name, _ in operators.calls[:number])
@@ -218,7 +218,7 @@ class Run:
         return {"level": self.level, "output_dir": self.folder / name}
 
 
-# --- What the commands say ------------------------------------------------------------------------------------------------
+# --- Verdicts of the commands ---------------------------------------------------------------------------------------------
 
 
 def _of_status(status: int) -> Verdict:
@@ -241,19 +241,19 @@ def _row_text(row: op_tools.RunRow | None) -> str:
 def compare(run: Run) -> tuple[Outcome, Said]:
     _, a = _recorded(run, "a", on_cpu=True)
     outcome, b = _recorded(run, "b", on_cpu=False)
-    found = op_tools.compare_runs(a, b)
-    first = found.ranks[0].first
+    comparison = op_tools.compare_runs(a, b)
+    first = comparison.ranks[0].first
     ids = {first.id_b} if first and first.id_b is not None else set()
-    return outcome, Said(_of_status(found.exit_status), _row_text(first), ids)
+    return outcome, Said(_of_status(comparison.exit_status), _row_text(first), ids)
 
 
 def against(run: Run) -> tuple[Outcome, Said]:
     _, a = _recorded(run, "a", on_cpu=True)
     tool = op_tools.OpAgainst(a, **run.tool_options())
     outcome = run.train(tool, step_done=lambda _: tool.step())
-    found = tool.result()
-    ids = {found.first.id_b} if found.first and found.first.id_b is not None else set()
-    return outcome, Said(found.verdict, _row_text(found.first) or "; ".join(found.unseen), ids)
+    comparison = tool.result()
+    ids = {comparison.first.id_b} if comparison.first and comparison.first.id_b is not None else set()
+    return outcome, Said(comparison.verdict, _row_text(comparison.first) or "; ".join(comparison.unseen), ids)
 
 
 def one_iter(run: Run) -> tuple[Outcome, Said]:
@@ -267,23 +267,23 @@ def one_iter(run: Run) -> tuple[Outcome, Said]:
 
         outcome = trains(tool, step_done=lambda _, step=step: step())
         paths[name] = tool.path
-    found = compare_iterations(op_tools.compare_runs(paths["a"], paths["b"]), accelerator="sim")
-    first = found.first
+    comparison = compare_iterations(op_tools.compare_runs(paths["a"], paths["b"]), accelerator="sim")
+    first = comparison.first
     text = (
         f"{first.module} {first.op} {first.kind}: {first.finding or first.origin} {first.difference:.2g}"
         if first
         else ""
     )
-    return outcome, Said(_of_status(found.exit_status), text, ops=set())
+    return outcome, Said(_of_status(comparison.exit_status), text, ops=set())
 
 
 def ranks(run: Run) -> tuple[Outcome, Said]:
     """Replicas: two of the three ranks do the same."""
     others = [_recorded(replace(run, change=Change(), hits=_Hits()), f"rank{i}", on_cpu=False)[1] for i in range(2)]
     outcome, b = _recorded(run, "b", on_cpu=False)
-    found = compare_many([*others, b])
-    text = "; ".join(f"{row.op} {row.phase}: {row.finding}" for row in found.rows)
-    return outcome, Said(_of_status(found.exit_status), text, {row.id for row in found.rows if row.run == b.path})
+    runs = compare_many([*others, b])
+    text = "; ".join(f"{row.op} {row.phase}: {row.finding}" for row in runs.rows)
+    return outcome, Said(_of_status(runs.exit_status), text, {row.id for row in runs.rows if row.run == b.path})
 
 
 def autocompare(run: Run) -> tuple[Outcome, Said]:
@@ -322,12 +322,12 @@ def replay(run: Run) -> tuple[Outcome, Said]:
 
 def bisect(run: Run) -> tuple[Outcome, Said]:
     exact = train(run.program, "cpu", dtype=torch.float64, steps=3).losses
-    found = op_tools.bisect(lambda _: run.train(steps=3).losses, exact, suspects="none")
-    verdict = Verdict.DIFFERS if found.verdict == "found" else Verdict.AGREES
-    if found.verdict == "inconsistent" and "nothing to find" not in found.explanation:
+    bisected = op_tools.bisect(lambda _: run.train(steps=3).losses, exact, suspects="none")
+    verdict = Verdict.DIFFERS if bisected.verdict == "found" else Verdict.AGREES
+    if bisected.verdict == "inconsistent" and "nothing to find" not in bisected.explanation:
         verdict = Verdict.NOT_JUDGED
-    ops = {str(culprit["op"]) for culprit in found.culprits}
-    return run.train(steps=3), Said(verdict, f"{found.verdict}: {found.explanation} {ops or ''}", ops=ops)
+    ops = {str(culprit["op"]) for culprit in bisected.culprits}
+    return run.train(steps=3), Said(verdict, f"{bisected.verdict}: {bisected.explanation} {ops or ''}", ops=ops)
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ COMMANDS = {
 }
 
 
-# --- What is true ---------------------------------------------------------------------------------------------------------
+# --- The truth ------------------------------------------------------------------------------------------------------------
 
 
 def _off(command: Command, outcome: Outcome, exact: Outcome) -> float:
@@ -400,24 +400,24 @@ def _kind(command: Command, change: Change, outcome: Outcome, program: Program) 
 
 
 def trial(name: str, seed: int, level: str, *, clean: bool) -> Trial:
-    """One trial: what was changed follows from the seed."""
-    command, made = COMMANDS[name], program(seed)
+    """A trial: the change follows from the seed."""
+    command, drawn = COMMANDS[name], program(seed)
     draw = random.Random(f"all clear {name} {seed}")
     is_spoiled = not command.of_two_runs or draw.random() < SPOILED_PART
     dtype = torch.bfloat16 if name == "autocompare" and draw.random() < BFLOAT16_PART else torch.float32
     if clean:
         change = Change()
     elif is_spoiled:
-        change = Change(spoil=_draw_spoil(made, draw, command.spoils, in_all=command.in_every_call))
+        change = Change(spoil=_draw_spoil(drawn, draw, command.spoils, in_all=command.in_every_call))
     else:
-        change = Change(edit=draw_edit(made, seed))
+        change = Change(edit=draw_edit(drawn, seed))
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(made, change, level, Path(folder), dtype)
+        run = Run(drawn, change, level, Path(folder), dtype)
         outcome, said = command.run(run)
         matters, off = _matters(command, run, outcome) if not clean else (False, 0.0)
     hit = run.hits.ids if said.ops is None else {change.spoil.op} if change.spoil else set()
     named = bool(hit & (said.ids if said.ops is None else said.ops))
     dtype_text = "" if dtype == torch.float32 else f" in {dtype}"
-    text = f"{seed} {level} {made.text}{dtype_text}: {change}"
-    kind = _kind(command, change, outcome, made) if matters else change.kind
+    text = f"{seed} {level} {drawn.text}{dtype_text}: {change}"
+    kind = _kind(command, change, outcome, drawn) if matters else change.kind
     return Trial(text, kind, matters, off, said.verdict, named, said.text)

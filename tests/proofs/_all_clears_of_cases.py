@@ -1,4 +1,4 @@
-"""Trials of no_false_all_clear for op-tools conformance: one case of its list, one fault of the device."""
+"""Trials of no_false_all_clear for op-tools conformance: a case of its list, a fault of the device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cases() -> list[list[Case]]:
 
 
 def _results(case: Case, device: str, *, in_float64: bool = False) -> list[torch.Tensor]:
-    """What the call gives, on the CPU in float64."""
+    """The results of the call, on the CPU in float64."""
     call = make_call(case, torch.device(device))
     if in_float64:
 
@@ -54,8 +54,8 @@ def _off(results: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     if [one.shape for one in results] != [one.shape for one in exact]:
         return float("nan")
     worst = 0.0
-    for one, other in zip(results, exact, strict=True):
-        same = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, one - other)
+    for result, other in zip(results, exact, strict=True):
+        same = torch.where((result == other) | (result.isnan() & other.isnan()), 0.0, result - other)
         size = float(other.nan_to_num(0, 0, 0).norm())
         share = float(same.norm()) / max(size, 1e-12)
         worst = max(worst, share if share == share else float("inf"))
@@ -63,7 +63,7 @@ def _off(results: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 def trial(seed: int, *, clean: bool) -> Trial | None:
-    """One trial, which follows from the seed; None: the call has no float64 that its own dtype comes near to."""
+    """A trial, which follows from the seed; None: the call has no float64 that its own dtype comes near to."""
     draw = random.Random(f"all clear conformance {seed}")
     case, judge = draw.choice(draw.choice(_cases())), Judge(torch.device("sim:0"))
     with rounding("sim"):
@@ -89,7 +89,7 @@ def trial(seed: int, *, clean: bool) -> Trial | None:
                 off = _off(_results(case, "sim"), exact)
             except (
                 RuntimeError
-            ):  # an operator refuses what the wrong operator gave it: the program ends, nothing is wrong in silence
+            ):  # an operator refuses the result of the wrong operator: the program ends, nothing is wrong in silence
                 return None
         with sim.fault(kind, ops=op, **arguments):
             rows = judge.rows(case)

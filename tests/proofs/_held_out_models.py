@@ -50,20 +50,20 @@ class RelativePositions(Model):
 
 
 class DenseExperts(Model):
-    """The two best of four experts for each token, by one einsum over all of them; a loss of the router."""
+    """The two best of four experts for each token, by a single einsum over all of them; a loss of the router."""
 
     def __init__(self) -> None:
         super().__init__()
         self.into, self.router, self.head = nn.Linear(10, 16), nn.Linear(16, 4, bias=False), nn.Linear(16, 6)
-        self.one, self.two = nn.Parameter(torch.randn(4, 16, 24) / 4), nn.Parameter(torch.randn(4, 24, 16) / 5)
+        self.first, self.second = nn.Parameter(torch.randn(4, 16, 24) / 4), nn.Parameter(torch.randn(4, 24, 16) / 5)
 
     def loss(self, step: int) -> Tensor:
         x = self.into(self.draw(step, 20, 10))
         logits = self.router(x)
         best, chosen = logits.topk(2, dim=-1)
         shares = torch.zeros_like(logits).scatter(1, chosen, best.softmax(-1))
-        hidden = F.silu(torch.einsum("tc,ecd->etd", x, self.one))
-        x = x + torch.einsum("etd,edc,te->tc", hidden, self.two, shares)
+        hidden = F.silu(torch.einsum("tc,ecd->etd", x, self.first))
+        x = x + torch.einsum("etd,edc,te->tc", hidden, self.second, shares)
         return F.cross_entropy(self.head(x), self.choose(step, 6, 20)) + 1e-2 * logits.logsumexp(-1).square().mean()
 
 
@@ -90,15 +90,15 @@ class SqueezeResNet(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.one = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.GroupNorm(2, 8)
-        self.a, self.two = nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.GroupNorm(4, 16)
-        self.b, self.three = nn.Conv2d(16, 16, 3, padding=1, groups=4, bias=False), nn.GroupNorm(4, 16)
+        self.stem, self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.GroupNorm(2, 8)
+        self.a, self.second = nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.GroupNorm(4, 16)
+        self.b, self.third = nn.Conv2d(16, 16, 3, padding=1, groups=4, bias=False), nn.GroupNorm(4, 16)
         self.side = nn.Conv2d(8, 16, 1, stride=2)
         self.squeeze, self.excite, self.head = nn.Linear(16, 4), nn.Linear(4, 16), nn.Linear(16, 5)
 
     def loss(self, step: int) -> Tensor:
-        x = F.max_pool2d(F.relu(self.one(self.stem(self.draw(step, 4, 3, 12, 12)))), 3, 2, 1)
-        h = self.three(self.b(F.relu(self.two(self.a(x)))))
+        x = F.max_pool2d(F.relu(self.first(self.stem(self.draw(step, 4, 3, 12, 12)))), 3, 2, 1)
+        h = self.third(self.b(F.relu(self.second(self.a(x)))))
         gate = torch.sigmoid(self.excite(F.relu(self.squeeze(h.mean((2, 3))))))
         x = F.relu(h * gate[:, :, None, None] + self.side(x))
         return F.cross_entropy(self.head(F.adaptive_avg_pool2d(x, 1).flatten(1)), self.choose(step, 5, 4))
@@ -117,8 +117,8 @@ class ImageVae(Model):
         h = F.elu(self.conv(image)).flatten(1)
         mean, spread = self.mean(h), self.spread(h)
         code = mean + torch.exp(spread / 2) * self.draw(step + 3, 5, 4)
-        made = torch.sigmoid(self.up(F.elu(self.back(code)).view(5, 6, 4, 4)))
-        fit = F.binary_cross_entropy(made, image, reduction="none").sum((1, 2, 3)).mean()
+        image_again = torch.sigmoid(self.up(F.elu(self.back(code)).view(5, 6, 4, 4)))
+        fit = F.binary_cross_entropy(image_again, image, reduction="none").sum((1, 2, 3)).mean()
         return fit - 0.5 * torch.sum(1 + spread - mean.pow(2) - spread.exp(), 1).mean()
 
 
@@ -193,7 +193,7 @@ class Clicks(Model):
 
 
 class Coupling(Model):
-    """A flow: halves that scale and shift each other, and the logarithm of what that does to volumes."""
+    """A flow: halves that scale and shift each other, and the logarithm of the change of volumes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,10 +203,10 @@ class Coupling(Model):
         x = self.draw(step, 10, 6) * 1.3 + 0.2
         grown = torch.zeros(10, device=x.device)
         for net in self.nets:
-            one, two = x.chunk(2, -1)
-            scale, shift = net(one).chunk(2, -1)
+            first, two = x.chunk(2, -1)
+            scale, shift = net(first).chunk(2, -1)
             scale = torch.tanh(scale)
-            x = torch.cat((two * scale.exp() + shift, one), -1)
+            x = torch.cat((two * scale.exp() + shift, first), -1)
             grown = grown + scale.sum(-1)
         return (0.5 * x.pow(2).sum(-1) - grown).mean()
 
@@ -232,7 +232,7 @@ class Translator(Model):
 
 
 class Ranking(Model):
-    """The library's transformer layer scores lists; of two items the better one shall win."""
+    """The library's transformer layer scores lists; of two items the better shall win."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Calls of all operators in torch's own test database (op_db), and what can be seen of each.
+"""Calls of all operators in torch's own test database (op_db), and the visible results of each.
 
-build() makes the calls of one operator with fresh inputs, the same ones each time; Call.run() makes the call and its
+build() makes the calls of an operator with fresh inputs, the same each time; Call.run() makes the call and its
 backward pass and keeps all objects; seen() turns them into plain facts to compare.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from op_tools._torch.op_samples import by_name, clone_first, operators, out_target, result_kinds, samples_of, seed  # noqa: F401  (by_name and operators: what the proofs take from here)
+from op_tools._torch.op_samples import by_name, clone_first, operators, out_target, result_kinds, samples_of, seed  # noqa: F401  (the proofs take by_name and operators from here)
 
-# The memory of their results is what was there before.
+# The memory of their results has old values.
 UNINITIALISED = {
     "empty",
     "empty_like",
@@ -36,7 +36,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 @dataclass
 class Call:
-    """One call with its inputs, and after run() what came of it."""
+    """A call with its inputs, and after run() its outcome."""
 
     name: str  # "float32 0 forward"
     function: Callable[..., Any]
@@ -130,7 +130,7 @@ def facts(tensor: torch.Tensor, bits: bool = True) -> dict[str, Any]:
 
 
 def aliases(parts: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """By tensor: the first one that is the same object, and the first one that shares its memory."""
+    """By tensor: the first that is the same object, and the first that shares its memory."""
     objects: dict[int, int] = {}
     storages: dict[int, int] = {}
     groups = []
@@ -143,31 +143,31 @@ def aliases(parts: list[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def seen(call: Call, bits: bool = True) -> dict[str, Any]:
-    """What a program could see of a call that ran. Without `bits` the result's memory is left out."""
-    found: dict[str, Any] = {"error": text_of(call.error), "backward error": text_of(call.backward_error)}
+    """The results of a call that a program could see. Without `bits` the result's memory is left out."""
+    seen: dict[str, Any] = {"error": text_of(call.error), "backward error": text_of(call.backward_error)}
     leaves, form = tree_flatten(call.result)
-    found["form"] = str(form)
+    seen["form"] = str(form)
     inputs = tensors(call.inputs)
     for index, leaf in enumerate(leaves):
-        found[f"result {index}"] = facts(leaf, bits) if isinstance(leaf, torch.Tensor) else (type(leaf), repr(leaf))
+        seen[f"result {index}"] = facts(leaf, bits) if isinstance(leaf, torch.Tensor) else (type(leaf), repr(leaf))
     for index, tensor in enumerate(inputs):
-        found[f"input {index}"] = facts(tensor, bits or not call.name.endswith("out"))
-        found[f"input {index} grows older by"] = (
+        seen[f"input {index}"] = facts(tensor, bits or not call.name.endswith("out"))
+        seen[f"input {index} grows older by"] = (
             None if call.before[index] is None else tensor._version - call.before[index]
         )
-    found["aliases"] = aliases(inputs + tensors(call.result))
+    seen["aliases"] = aliases(inputs + tensors(call.result))
     for index, gradient in enumerate(call.gradients):
-        found[f"gradient {index}"] = None if gradient is None else facts(gradient)
+        seen[f"gradient {index}"] = None if gradient is None else facts(gradient)
     for index, state in enumerate(call.random):
-        found[f"random state {index}"] = digest(state)
-    return found
+        seen[f"random state {index}"] = digest(state)
+    return seen
 
 
-def different(one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
-    """What differs, as text."""
+def different(facts: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
+    """The differences, as text."""
     changes = {}
-    for key in one.keys() | other.keys():
-        a, b = one.get(key), other.get(key)
+    for key in facts.keys() | other.keys():
+        a, b = facts.get(key), other.get(key)
         if a == b:
             continue
         if isinstance(a, dict) and isinstance(b, dict):
@@ -180,13 +180,13 @@ def different(one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
 
 
 class Builder:
-    """Makes the calls of one operator, with the same inputs each time. `op`: one of another database than op_db."""
+    """Makes the calls of an operator, with the same inputs each time. `op`: of another database than op_db."""
 
     def __init__(self, name: str, samples: int, op: Any = None) -> None:
         self.name, self.op = name, op or operators()[name]
         self.samples = samples
-        self.left_out: dict[str, str] = {}  # what could not be made, and why
-        self._results: dict[str, Any] = {}  # what the out= variants have to hold: shape, dtype
+        self.left_out: dict[str, str] = {}  # samples that could not be made, and why
+        self._results: dict[str, Any] = {}  # of the tensors for out=: shape, dtype
 
     def build(self) -> list[Call]:
         with warnings.catch_warnings():

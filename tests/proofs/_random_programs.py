@@ -1,7 +1,7 @@
-"""Random small training programs, and edits of their source: what the proofs of all-clears are tried on.
+"""Random small training programs, and edits of their source: for the proofs of all-clears.
 
-A program follows from its seed alone: its layers, loss, optimizer, data and sizes. `train` runs it on a device and says what came
-out: losses, gradients and parameters of each step. `draw_edit` draws one edit of the source by the seed. As a script it
+A program follows from its seed alone: its layers, loss, optimizer, data and sizes. `train` runs it on a device and returns
+losses, gradients and parameters of each step. `draw_edit` draws an edit of the source by the seed. As a script it
 prints a line of JSON per step, for commands that start a program:
 
     python tests/proofs/_random_programs.py --seed 3 --device sim --edit loss
@@ -25,14 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 N, T, C, H, CLASSES = 12, 5, 16, 6, 5
-MATTERS = 1e-3  # a loss, gradient or parameter that differs by more, as a share of its norm, is another one
+MATTERS = 1e-3  # a loss, gradient or parameter that differs by more, as a share of its norm, is different
 _EDITS_OF_LAYERS = ("scale", "shift", "drop", "repeat", "flip", "detach", "clip")
 EDITS = (*_EDITS_OF_LAYERS, "logits", "loss", "smoothing", "rate", "zero_grad", "reduction", "eps")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of the source. `place`: behind which layer; `amount`: a factor, an addend, a bound, a learning rate."""
+    """A change of the source. `place`: behind which layer; `amount`: a factor, an addend, a bound, a learning rate."""
 
     kind: str = "none"
     place: int = 0
@@ -58,7 +58,7 @@ class Gated(nn.Module):
 
 
 class Attention(nn.Module):
-    """As one operator, or written out."""
+    """As a single operator, or written out."""
 
     def __init__(self, width: int, *, fused: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ RATES = {"SGD": 0.05, "Adam": 1e-2, "AdamW": 1e-2, "RMSprop": 3e-3, "Adagrad": 3
 
 @dataclass(frozen=True)
 class Program:
-    """What follows from a seed."""
+    """The program of a seed."""
 
     seed: int
     data: str  # "rows", "tokens", "images"
@@ -277,7 +277,7 @@ def loss_of(program: Program, edit: Edit, logits: Tensor, labels: Tensor, target
 
 @dataclass
 class Outcome:
-    """What a run computed, on the CPU: the loss of each step, gradients and parameters after the last one."""
+    """The results of a run, on the CPU: the loss of each step, gradients and parameters after the last step."""
 
     losses: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -286,22 +286,22 @@ class Outcome:
     def difference(self, other: Outcome) -> float:
         """The largest of a loss, a gradient or a parameter, as a share of its size."""
         worst = 0.0
-        for one, two in zip(self.losses, other.losses, strict=True):
-            worst = max(worst, abs(one - two) / max(abs(one), abs(two), 1e-12))
+        for loss, two in zip(self.losses, other.losses, strict=True):
+            worst = max(worst, abs(loss - two) / max(abs(loss), abs(two), 1e-12))
         worst = max(worst, _largest_share(self.gradients, other.gradients))
         return max(worst, _largest_share(self.parameters, other.parameters))
 
 
-def _largest_share(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
-    if one.keys() != two.keys():
-        return math.inf  # one run has a gradient that the other has not
-    if not all(bool(value.isfinite().all()) for value in (*one.values(), *two.values())):
+def _largest_share(tensors: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    if tensors.keys() != two.keys():
+        return math.inf  # only one of the runs has this gradient
+    if not all(bool(value.isfinite().all()) for value in (*tensors.values(), *two.values())):
         return math.inf
-    sizes = {name: float(value.square().mean().sqrt()) for name, value in one.items()}
+    sizes = {name: float(value.square().mean().sqrt()) for name, value in tensors.items()}
     # A gradient that is a sum of zero is rounding alone: beside the others it is nothing.
     least = max(0.01 * max(sizes.values(), default=0.0), 1e-12)
     shares = [
-        float((value - two[name]).square().mean().sqrt()) / max(sizes[name], least) for name, value in one.items()
+        float((value - two[name]).square().mean().sqrt()) / max(sizes[name], least) for name, value in tensors.items()
     ]
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
@@ -379,9 +379,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.device == "sim":
         import op_tools.sim_device  # noqa: F401  (loads it)
-    made = program(options.seed)
-    edit = draw_edit(made, 0, (options.edit,)) if options.edit != "none" else None
-    train(made, options.device, edit, steps=options.steps, step_done=lambda loss: print(json.dumps({"loss": loss})))
+    drawn = program(options.seed)
+    edit = draw_edit(drawn, 0, (options.edit,)) if options.edit != "none" else None
+    train(drawn, options.device, edit, steps=options.steps, step_done=lambda loss: print(json.dumps({"loss": loss})))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Programs made of the other databases in torch's wheel: modules, optimizers, and the small ones of operators.
 
-of(name, samples) makes the calls of one entry, as _op_database.Builder does for an operator of op_db.
+of(name, samples) makes the calls of an entry, as _op_database.Builder does for an operator of op_db.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ def database() -> dict[str, Any]:
         from torch.testing._internal.common_optimizers import optim_db
         from torch.testing._internal.custom_op_db import custom_op_db
         from torch.testing._internal.hop_db import hop_db
-    found = {f"module {info.name}": info for info in module_db}
-    found |= {f"optimizer {info.name}": info for info in optim_db}
+    entries_by_name = {f"module {info.name}": info for info in module_db}
+    entries_by_name |= {f"optimizer {info.name}": info for info in optim_db}
     for kind, entries in (("function", autograd_function_db), ("custom", custom_op_db), ("higher", hop_db)):
-        found |= {f"{kind} {name}": info for name, info in by_name(entries).items() if info.supported_dtypes("cpu")}
-    return found
+        entries_by_name |= {
+            f"{kind} {name}": info for name, info in by_name(entries).items() if info.supported_dtypes("cpu")
+        }
+    return entries_by_name
 
 
 def of(name: str, samples: int) -> Any:
     info = database()[name]
     kind = name.partition(" ")[0]
-    made = {"module": Modules, "optimizer": Optimizers}.get(kind)
-    return made(name, info, samples) if made else Builder(name, samples, info)
+    builder = {"module": Modules, "optimizer": Optimizers}.get(kind)
+    return builder(name, info, samples) if builder else Builder(name, samples, info)
 
 
 @dataclass
 class Program:
-    """A few lines that somebody might write; `body` hands what it got to keep(name, anything)."""
+    """A few lines that somebody might write; `body` hands its results to keep(name, anything)."""
 
     name: str
     body: Callable[[Keep], None]
@@ -70,7 +72,7 @@ class Program:
 
 
 class Programs:
-    """What modules and optimizers have in common."""
+    """The common part of modules and optimizers."""
 
     def __init__(self, name: str, info: Any, samples: int) -> None:
         self.name, self.info, self.samples = name, info, samples
@@ -86,20 +88,20 @@ class Programs:
 
     def seen(self, program: Program) -> dict[str, Any]:
         assert program.random is not None
-        found: dict[str, Any] = {"error": text_of(program.error), "random state": digest(program.random)}
+        facts_by_name: dict[str, Any] = {"error": text_of(program.error), "random state": digest(program.random)}
         for name, tree in program.kept:
             leaves, form = tree_flatten(tree)
-            found[f"{name} form"] = str(form)
+            facts_by_name[f"{name} form"] = str(form)
             for index, leaf in enumerate(leaves):
                 if isinstance(leaf, torch.Tensor) and not isinstance(leaf, UninitializedTensorMixin):
-                    found[f"{name} {index}"] = seen = facts(leaf)
-                    # The engine adds up in place where nobody else holds a part, and a tool may hold one for a while.
+                    facts_by_name[f"{name} {index}"] = of_leaf = facts(leaf)
+                    # The engine adds up in place where nobody else holds a part, and a tool may hold a part for a while.
                     if name in GRADIENTS:
-                        del seen["version"]
+                        del of_leaf["version"]
                 else:
-                    found[f"{name} {index}"] = (type(leaf), re.sub("0x[0-9a-f]+", "0x", repr(leaf)))
-        found["aliases"] = aliases(tensors([tree for _, tree in program.kept]))
-        return found
+                    facts_by_name[f"{name} {index}"] = (type(leaf), re.sub("0x[0-9a-f]+", "0x", repr(leaf)))
+        facts_by_name["aliases"] = aliases(tensors([tree for _, tree in program.kept]))
+        return facts_by_name
 
 
 def clone(tree: Any) -> Any:
@@ -114,7 +116,7 @@ class Modules(Programs):
         for dtype, training in itertools.product((torch.float32, torch.bfloat16), modes):
             count = self.samples if dtype is torch.float32 else 1
             for variant in (plain, hooked, copied, strided, functional, moved, checkpointed, inferring):
-                # Inputs of its own for each: the last one may have changed them.
+                # Inputs of its own for each: the last variant may have changed them.
                 for index, sample in enumerate(itertools.islice(self._samples(dtype, training), count)):
                     body = functools.partial(self._body, variant, sample, dtype, training)
                     mode = "train" if training else "eval"
@@ -139,10 +141,12 @@ class Modules(Programs):
             return []
 
     def _body(self, variant: Any, sample: Any, dtype: torch.dtype, training: bool, keep: Keep) -> None:
-        made = sample.constructor_input
-        module = self.info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)
-        given = sample.forward_input
-        args, kwargs = ((), {}) if given is None else tree_map_only(torch.Tensor, leaf, (given.args, given.kwargs))
+        constructed = sample.constructor_input
+        module = self.info.module_cls(*constructed.args, **constructed.kwargs).to(dtype).train(training)
+        forwarded = sample.forward_input
+        args, kwargs = (
+            ((), {}) if forwarded is None else tree_map_only(torch.Tensor, leaf, (forwarded.args, forwarded.kwargs))
+        )
         keep("inputs", (args, kwargs))
         if self.info.is_lazy and variant is not plain:
             module(*args, **kwargs)  # its parameters are there from now on
@@ -299,20 +303,20 @@ class Optimizers(Programs):
         info = self.info
         kinds = [torch.float32, torch.bfloat16] + [torch.complex64] * info.supports_complex
         for dtype in kinds:
-            for number, given in enumerate(_get_optim_inputs_including_global_cliquey_kwargs("cpu", dtype, info)):
+            for number, example in enumerate(_get_optim_inputs_including_global_cliquey_kwargs("cpu", dtype, info)):
                 if dtype is torch.float32 or number < 3 * self.samples:
-                    yield self._program(str(dtype)[6:], given, dtype)
+                    yield self._program(str(dtype)[6:], example, dtype)
                 # `capturable` is for other devices; here it raises, with and without a tool.
                 if dtype is torch.float32 and info.has_capturable_arg and number < self.samples:
-                    given = copy.deepcopy(given)
-                    given.kwargs["capturable"] = True
-                    yield self._program("capturable", given, dtype)
-        default = type(given)(params=None, kwargs={}, desc="default")
+                    example = copy.deepcopy(example)
+                    example.kwargs["capturable"] = True
+                    yield self._program("capturable", example, dtype)
+        default = type(example)(params=None, kwargs={}, desc="default")
         for number, schedulers in enumerate(info.scheduler_inputs):
             body = functools.partial(self._scheduled, schedulers)
             yield Program(f"schedulers {number}", body)
         if info.supports_sparse or info.only_supports_sparse_grads:
-            sparse = type(given)(params=None, kwargs=dict(info.metadata_for_sparse[0]), desc="")
+            sparse = type(example)(params=None, kwargs=dict(info.metadata_for_sparse[0]), desc="")
             yield self._program("sparse", sparse, torch.float32, sparse=True)
         yield Program("scaled", functools.partial(self._scaled, default.kwargs))
         yield Program("in backward", functools.partial(self._in_backward, default.kwargs))
@@ -321,13 +325,13 @@ class Optimizers(Programs):
             for number, error in enumerate(info.optim_error_inputs_func("cpu", torch.float32)):
                 yield Program(f"error {number}", functools.partial(self._wrong, error.optimizer_error_input))
 
-    def _program(self, kind: str, given: Any, dtype: torch.dtype, sparse: bool = False) -> Program:
+    def _program(self, kind: str, example: Any, dtype: torch.dtype, sparse: bool = False) -> Program:
         # A learning rate that is a tensor is changed by steps: each program has its own.
-        kwargs = copy.deepcopy(given.kwargs)
+        kwargs = copy.deepcopy(example.kwargs)
         if self.info.name == "LBFGS":
             kwargs["max_iter"] = 3  # of 20: each asks for the loss and its gradient
         body = functools.partial(self._steps, kwargs, dtype, sparse)
-        return Program(f"{kind} {given.desc} {sorted(given.kwargs)}", body)
+        return Program(f"{kind} {example.desc} {sorted(example.kwargs)}", body)
 
     def _parameters(self, dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
         # Muon takes matrices only.
@@ -394,15 +398,15 @@ class Optimizers(Programs):
     def _scheduled(self, schedulers: Any, keep: Keep) -> None:
         parameters = self._parameters()
         optimizer = self.info.optim_cls(parameters, lr=0.01)
-        made = [make(optimizer) for make in schedulers]
+        attached = [make(optimizer) for make in schedulers]
         closure = self._loss(parameters, False)
         for _ in range(4):
             loss = optimizer.step(closure)
-            for scheduler in made:
+            for scheduler in attached:
                 scheduler.step(*([loss] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
             keep("rates", [group["lr"] for group in optimizer.param_groups])
         keep("parameters", parameters)
-        keep("schedulers", [scheduler.state_dict() for scheduler in made])
+        keep("schedulers", [scheduler.state_dict() for scheduler in attached])
 
     def _scaled(self, kwargs: dict[str, Any], keep: Keep) -> None:
         """Loss scaling with an overflow in the middle; the fused methods skip the step by themselves."""
@@ -438,8 +442,8 @@ class Optimizers(Programs):
         keep("parameters", parameters)
         keep("states", [owner.state_dict() for owner in owners.values()])
 
-    def _wrong(self, given: Any, keep: Keep) -> None:
-        parameters = given.params if given.params is not None else self._parameters()
-        optimizer = self.info.optim_cls(parameters, **given.kwargs)
+    def _wrong(self, example: Any, keep: Keep) -> None:
+        parameters = example.params if example.params is not None else self._parameters()
+        optimizer = self.info.optim_cls(parameters, **example.kwargs)
         optimizer.step()
         keep("state", optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""Models of many kinds that no other proof and no test uses: what op-tools compare is measured on.
+"""Models of many kinds that no other proof and no test uses: op-tools compare is measured on them.
 
 These were looked at while the limits of compare were set, those of _held_out_models.py only measured.
 """
@@ -100,15 +100,15 @@ class Segment(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 12, 3, padding=1)
+        self.first, self.second = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 12, 3, padding=1)
         self.norm_one, self.norm_two = nn.InstanceNorm2d(6, affine=True), nn.BatchNorm2d(12)
         self.up, self.join = nn.ConvTranspose2d(12, 6, 2, stride=2), nn.Conv2d(12, 6, 3, padding=1)
         self.last = nn.Conv2d(7, 3, 1)
 
     def loss(self, step: int) -> Tensor:
         image = self.draw(step, 2, 1, 12, 12)
-        high = F.leaky_relu(self.norm_one(self.one(image)), 0.1)
-        low = F.leaky_relu(self.norm_two(self.two(F.avg_pool2d(high, 2))), 0.1)
+        high = F.leaky_relu(self.norm_one(self.first(image)), 0.1)
+        low = F.leaky_relu(self.norm_two(self.second(F.avg_pool2d(high, 2))), 0.1)
         x = F.leaky_relu(self.join(torch.cat((self.up(low), high), 1)), 0.1)
         small = F.interpolate(image, scale_factor=0.5, mode="bilinear", align_corners=False)
         x = self.last(torch.cat((x, F.interpolate(small, scale_factor=2, mode="nearest")), 1))
@@ -166,8 +166,13 @@ class Critic(Model):
         x = F.relu(self.start(self.draw(step, 4, 5))).view(4, 8, 3, 3)
         image = torch.tanh(F.pixel_shuffle(self.make(x), 2))
         real = self.judged(self.draw(step + 1, 4, 1, 6, 6))
-        made = self.judged(image)
-        return F.relu(1 - real).mean() + F.relu(1 + made.detach()).mean() - made.mean() + 0.1 * real.square().mean()
+        judged_image = self.judged(image)
+        return (
+            F.relu(1 - real).mean()
+            + F.relu(1 + judged_image.detach()).mean()
+            - judged_image.mean()
+            + 0.1 * real.square().mean()
+        )
 
 
 class TwoViews(Model):
@@ -221,15 +226,15 @@ class SetPooling(Model):
 
 
 class Siamese(Model):
-    """One network for two images, and how far apart its answers are."""
+    """A network for two images, and how far apart its answers are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.PReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(54, 8))
 
     def loss(self, step: int) -> Tensor:
-        one, two = self.net(self.draw(step, 5, 1, 8, 8)), self.net(self.draw(step + 1, 5, 1, 8, 8))
-        far = F.pairwise_distance(one, two)
+        first, two = self.net(self.draw(step, 5, 1, 8, 8)), self.net(self.draw(step + 1, 5, 1, 8, 8))
+        far = F.pairwise_distance(first, two)
         same = self.choose(step, 2, 5).to(far.dtype)
         return (same * far.square() + (1 - same) * F.relu(2 - far).square()).mean()
 
@@ -270,16 +275,21 @@ class FourierLayer(Model):
 
 
 class Points(Model):
-    """As PointNet: a matrix for each cloud turns its points, the largest values of all points are what counts."""
+    """As PointNet: a matrix for each cloud turns its points, the largest values of all points count."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.turn, self.one, self.two, self.head = nn.Linear(6, 9), nn.Linear(3, 6), nn.Linear(3, 16), nn.Linear(16, 4)
+        self.turn, self.first, self.second, self.head = (
+            nn.Linear(6, 9),
+            nn.Linear(3, 6),
+            nn.Linear(3, 16),
+            nn.Linear(16, 4),
+        )
 
     def loss(self, step: int) -> Tensor:
         cloud = self.draw(step, 4, 14, 3)
-        matrix = self.turn(F.relu(self.one(cloud)).amax(1)).view(4, 3, 3) + torch.eye(3, device=cloud.device)
-        x = F.hardtanh(self.two(cloud @ matrix), -2, 2).max(1).values
+        matrix = self.turn(F.relu(self.first(cloud)).amax(1)).view(4, 3, 3) + torch.eye(3, device=cloud.device)
+        x = F.hardtanh(self.second(cloud @ matrix), -2, 2).max(1).values
         straight = (torch.bmm(matrix, matrix.mT) - torch.eye(3, device=x.device)).square().sum((1, 2)).mean()
         return F.cross_entropy(self.head(x), self.choose(step, 4, 4)) + 1e-2 * straight
 
@@ -317,8 +327,8 @@ class Codebook(Model):
         z = torch.tanh(self.into(x))
         far = z.square().sum(1, keepdim=True) - 2 * z @ self.book.t() + self.book.square().sum(1)
         near = F.embedding(far.argmin(1), self.book)
-        made = self.out(z + (near - z).detach())
-        return F.mse_loss(made, x) + F.mse_loss(near, z.detach()) + 0.25 * F.mse_loss(z, near.detach())
+        decoded = self.out(z + (near - z).detach())
+        return F.mse_loss(decoded, x) + F.mse_loss(near, z.detach()) + 0.25 * F.mse_loss(z, near.detach())
 
 
 class Tagger(Model):
@@ -336,7 +346,7 @@ class Tagger(Model):
 
 
 class Summary(Model):
-    """A GRU reads a text; cells write with what its last state and each state together say."""
+    """A GRU reads a text; cells write from its last state and each state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,16 +370,16 @@ class Elman(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.RNN(4, 10, batch_first=True), nn.RNN(10, 6, nonlinearity="relu", batch_first=True)
+        self.first, self.second = nn.RNN(4, 10, batch_first=True), nn.RNN(10, 6, nonlinearity="relu", batch_first=True)
         self.head = nn.Linear(6, 2)
 
     def loss(self, step: int) -> Tensor:
-        seen = self.two(self.one(self.draw(step, 4, 6, 4))[0])[0]
+        seen = self.second(self.first(self.draw(step, 4, 6, 4))[0])[0]
         return F.smooth_l1_loss(self.head(seen.mean(1)), self.draw(step + 1, 4, 2))
 
 
 class PlainNorms(Model):
-    """Normalisations as formulas, one by root and quotient and one by variance; a mixer over places and channels."""
+    """Normalisations as formulas, by root and quotient, and by variance; a mixer over places and channels."""
 
     def __init__(self) -> None:
         super().__init__()

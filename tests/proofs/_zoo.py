@@ -1,6 +1,6 @@
-"""Models of many kinds, small enough to train for a step in some milliseconds: what tools are tried on besides the usual four.
+"""Models of many kinds, small enough to train for a step in some milliseconds: tools are tried on them besides the usual four.
 
-Each is a module whose `loss(step)` makes its own data from the step's number and returns a scalar; `optimizer` makes what trains it.
+Each is a module whose `loss(step)` makes its own data from the step's number and returns a scalar; `optimizer` makes its optimizer.
 """
 
 # Shapes: B batch, T time or tokens, C channels or width, H and W image sides.
@@ -56,8 +56,8 @@ class Llama(Model):
     def rotate(x: Tensor) -> Tensor:
         angles = torch.outer(torch.arange(x.shape[-2], device=x.device), torch.logspace(0, -2, 4, device=x.device))
         cos, sin = angles.cos().repeat(1, 2).to(x.dtype), angles.sin().repeat(1, 2).to(x.dtype)
-        one, two = x.chunk(2, -1)
-        return x * cos + torch.cat((-two, one), -1) * sin
+        first, two = x.chunk(2, -1)
+        return x * cos + torch.cat((-two, first), -1) * sin
 
     def loss(self, step: int) -> Tensor:
         tokens = self.choose(step, 50, 4, 13)
@@ -128,7 +128,7 @@ class Vae(Model):
 
 
 class Gan(Model):
-    """A generator and a judge, trained as one: transposed convolutions, batch norm, leaky ReLU."""
+    """A generator and a judge, trained together: transposed convolutions, batch norm, leaky ReLU."""
 
     optimizer: ClassVar = functools.partial(torch.optim.RMSprop, lr=1e-3)
 
@@ -140,9 +140,9 @@ class Gan(Model):
         self.tell = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Flatten(), nn.Linear(128, 1))
 
     def loss(self, step: int) -> Tensor:
-        made = self.make(self.draw(step, 4, 8, 1, 1))
+        image = self.make(self.draw(step, 4, 8, 1, 1))
         real = self.tell(self.draw(step, 4, 1, 8, 8)).float()
-        return F.softplus(self.tell(made).float()).mean() + F.softplus(-real).mean()
+        return F.softplus(self.tell(image).float()).mean() + F.softplus(-real).mean()
 
 
 class Speech(Model):
@@ -171,15 +171,15 @@ class Graph(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two, self.head = nn.Linear(6, 12), nn.Linear(24, 12), nn.Linear(12, 3)
+        self.first, self.second, self.head = nn.Linear(6, 12), nn.Linear(24, 12), nn.Linear(12, 3)
 
     def loss(self, step: int) -> Tensor:
-        nodes, edges = self.one(self.draw(step, 10, 6)), self.choose(step, 10, 2, 30)
+        nodes, edges = self.first(self.draw(step, 10, 6)), self.choose(step, 10, 2, 30)
         sums = torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]])
         most = torch.full_like(nodes, -1e4).scatter_reduce(
             0, edges[1].unsqueeze(1).expand(-1, 12), nodes.index_select(0, edges[0]), "amax"
         )
-        hidden = F.elu(self.two(torch.cat((sums, most.clamp_min(-5)), 1)))
+        hidden = F.elu(self.second(torch.cat((sums, most.clamp_min(-5)), 1)))
         return F.nll_loss(F.dropout(self.head(hidden).float(), 0.2).log_softmax(1), self.choose(step, 3, 10))
 
 
@@ -274,7 +274,7 @@ class Vision(Model):
 
 
 class Pairs(Model):
-    """What is alike comes close: normalised vectors, distances, triplets."""
+    """Like things come close: normalised vectors, distances, triplets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,11 +293,11 @@ class Pairs(Model):
 class Volume(Model):
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Conv3d(1, 4, 3, padding=1), nn.Conv3d(4, 2, 1)
+        self.first, self.second = nn.Conv3d(1, 4, 3, padding=1), nn.Conv3d(4, 2, 1)
 
     def loss(self, step: int) -> Tensor:
-        x = F.max_pool3d(F.celu(self.one(self.draw(step, 2, 1, 6, 6, 6))), 2)
-        x = self.two(F.pad(x, (1, 1, 0, 0, 0, 0))).float()
+        x = F.max_pool3d(F.celu(self.first(self.draw(step, 2, 1, 6, 6, 6))), 2)
+        x = self.second(F.pad(x, (1, 1, 0, 0, 0, 0))).float()
         return F.cross_entropy(x, self.choose(step, 2, 2, *x.shape[2:])) + x.flatten(1).norm(dim=1).mean() * 0.1
 
 

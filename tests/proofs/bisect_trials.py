@@ -2,18 +2,18 @@
 
     ./dev prove bisect_trials [--trials 200] [--kinds KIND...] [--seed 0] [--results FILE] [--seconds N] [--write]
 
-A trial trains one of eight models for two steps on the simulated device, with one to three faulty operators of a kind, all of
+A trial trains a model of eight for two steps on the simulated device, with one to three faulty operators of a kind, all of
 forward or all of backward, drawn by the trial's seed from those whose fault alone changes a loss by more than five times the band:
-a fault that changes no number cannot be found by one. Operators that others call in their kernels are left out, since a fault in one
+a fault that changes no number cannot be found by it. Operators that others call in their kernels are left out, since a fault in one
 of these is in the others, too. Half of the trials have noise: each number is multiplied by a random factor
 around 1. In half the numbers of a right run are given; in the others bisect takes those of the run with everything moved, and measures
 the band. Found: the operators that are reported are those that were planted. Late writes are races: there the placebo has to heal, too,
-and the operator that reads too early may be reported for the one that writes too late. Errors that cancel are planted in programs of
+and the operator that reads too early may be reported for the operator that writes too late. Errors that cancel are planted in programs of
 three operators; sets drawn by chance in which some errors cancel (the result is right with some of the faults, or worse without one
 than with all) are counted apart.
 
 Each trial is made without suspects, and again with those that bisect finds by itself. The runs are all but the six of the opening; the second
-table says what those without suspects were for. The ideal search, the bound (log2 of the number of sets of this size
+table has the purposes of those without suspects. The ideal search, the bound (log2 of the number of sets of this size
 among the operators) and ddmin (delta debugging) are for a test that knows the planted set. --write puts the tables into docs/testing.md.
 """
 
@@ -105,7 +105,7 @@ class Training:
         return F.cross_entropy(self.network(self.images[rows].to("sim")), self.labels[rows].to("sim"))
 
     def run(self, tool: object):
-        """Losses of the steps, and of one more forward, which sees the last update."""
+        """Losses of the steps, and of another forward, which sees the last update."""
         for step in range(STEPS):
             self.method.zero_grad()
             loss = self.loss(step)
@@ -119,10 +119,10 @@ class Training:
 
     def losses(self) -> list[float]:
         self.checkpoint.restore()
-        found: list[float] = []
-        with contextlib.suppress(Exception):  # what a fault leads to
-            found.extend(self.run(None))
-        return found if len(found) == STEPS + 1 else [math.nan]
+        losses: list[float] = []
+        with contextlib.suppress(Exception):  # errors that a fault leads to
+            losses.extend(self.run(None))
+        return losses if len(losses) == STEPS + 1 else [math.nan]
 
     def calls(self) -> list[Call]:
         with tempfile.TemporaryDirectory() as folder, op_tools.OpFallback(level="aten", list_calls=f"{folder}/list"):
@@ -132,7 +132,7 @@ class Training:
 
 @dataclass
 class Trial:
-    """What became of one set of planted faults; pairs are without and with suspects."""
+    """The outcome of a set of planted faults; pairs are without and with suspects."""
 
     kind: str
     seed: int
@@ -142,7 +142,7 @@ class Trial:
     operators: int = 0
     cancels: bool = False
     """A set drawn by chance some of whose errors cancel: no trial."""
-    found: list[bool] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
     """Of a set that cancels: that was told, or a smaller set was found that heals."""
     healed: bool = False
     """By the placebo."""
@@ -168,12 +168,12 @@ def by_phase(name: str) -> dict[str, list[str]]:
     calls = training.calls()
     for call in calls:
         phases[call.op].add(call.phase)
-    found: dict[str, list[str]] = collections.defaultdict(list)
+    by_phase_alone: dict[str, list[str]] = collections.defaultdict(list)
     for op, own in phases.items():
         with contextlib.suppress(op_tools.Error):
             if len(own) == 1 and is_called_alone(training, calls, op):
-                found[next(iter(own))].append(op)
-    return found
+                by_phase_alone[next(iter(own))].append(op)
+    return by_phase_alone
 
 
 @contextlib.contextmanager
@@ -202,12 +202,12 @@ def is_called_alone(training: Training, calls: list[Call], op: str) -> bool:
 def places(name: str, kind: str) -> list[list[str]]:
     """Operators whose fault changes a loss, of forward and of backward."""
     training = training_of(name)
-    found = [[op for op in ops if far(training, kind, [op], 0) > CHANGED] for ops in by_phase(name).values()]
-    return [ops for ops in found if ops]
+    effective = [[op for op in ops if far(training, kind, [op], 0) > CHANGED] for ops in by_phase(name).values()]
+    return [ops for ops in effective if ops]
 
 
 def cancel(training: Training, kind: str, ops: list[str], seed: int) -> bool:
-    """Do some of these errors cancel: is the result right with some of them, or worse without one than with all?"""
+    """Do some of these errors cancel: is the result right with some of them, or worse without a fault than with all?"""
     together = far(training, kind, ops, seed)
     some = [
         far(training, kind, list(part), seed)
@@ -231,28 +231,28 @@ def drawn(kind: str, draw: random.Random, seed: int) -> tuple[Training, list[str
 
 
 def trial(kind: str, number: int, seed: int) -> Trial:
-    """One set of planted faults."""
-    made = Trial(kind, seed, number)
+    """A set of planted faults."""
+    result_of_trial = Trial(kind, seed, number)
     draw = random.Random(f"{kind} {number} {seed}")
     place = drawn(kind, draw, number)
     if place is None:
-        return made
+        return result_of_trial
     training, chosen = place
-    noisy, given = number % 2 == 1, number // 2 % 2 == 1
+    noisy, with_reference = number % 2 == 1, number // 2 % 2 == 1
     results = []
     for suspects in ("none", "auto"):
         training.noisy = noisy
         with planted(kind, chosen, number):
-            judge = op_tools.BisectJudge(training.right, band=BAND) if given else None
+            judge = op_tools.BisectJudge(training.right, band=BAND) if with_reference else None
             results.append(op_tools.bisect(training.run, judge, checkpoint=training.checkpoint, suspects=suspects))
     training.noisy = False
     groups = sorted(
         {(call.op, call.phase) for call in training.calls()}, key=lambda group: (group[1] == "forward", group)
     )
     own = frozenset(group for group in groups if group[0] in chosen)
-    made.culprits, made.operators = len(own), len(groups)
+    result_of_trial.culprits, result_of_trial.operators = len(own), len(groups)
     if len(chosen) > 1 and cancel(training, kind, chosen, number):
-        made.cancels = True
+        result_of_trial.cancels = True
         for result in results:
             others = [op for op in chosen if op not in {one["op"] for one in result.culprits}]
             heals = (
@@ -260,22 +260,22 @@ def trial(kind: str, number: int, seed: int) -> Trial:
                 and 0 < len(others) < len(chosen)
                 and far(training, kind, others, number) <= CHANGED
             )
-            made.found.append(heals or (result.verdict == "inconsistent" and "cancel" in result.explanation))
-        return made
+            result_of_trial.right.append(heals or (result.verdict == "inconsistent" and "cancel" in result.explanation))
+        return result_of_trial
     for result, suspects in zip(results, ("", ", suspects"), strict=True):
         reported = {one["op"] for one in result.culprits}
         right = result.placebo is True if kind == "late_write" else reported == set(chosen)
-        made.found.append(result.verdict == "found" and right)
-        if not made.found[-1]:
-            made.missed.append(
-                f"{kind} {number} of {training.name}{', noise' * noisy}{', given' * given}{suspects}, seed {seed}: {chosen}, "
+        result_of_trial.right.append(result.verdict == "found" and right)
+        if not result_of_trial.right[-1]:
+            result_of_trial.missed.append(
+                f"{kind} {number} of {training.name}{', noise' * noisy}{', given' * with_reference}{suspects}, seed {seed}: {chosen}, "
                 f"{result.verdict} {sorted(reported)}: {result.explanation}"
             )
-    made.healed = all(result.placebo is True for result in results)
-    made.runs = [result.runs - result.runs_for["opening"] for result in results]
-    made.runs_for = results[0].runs_for
-    made.bound = math.log2(math.comb(len(groups), len(own)))
-    made.search = search(groups, lambda sets: ["good" if own <= one else "bad" for one in sets]).tests
+    result_of_trial.healed = all(result.placebo is True for result in results)
+    result_of_trial.runs = [result.runs - result.runs_for["opening"] for result in results]
+    result_of_trial.runs_for = results[0].runs_for
+    result_of_trial.bound = math.log2(math.comb(len(groups), len(own)))
+    result_of_trial.search = search(groups, lambda sets: ["good" if own <= one else "bad" for one in sets]).tests
     tests: list[int] = []
 
     def good(part: list) -> bool:
@@ -283,21 +283,21 @@ def trial(kind: str, number: int, seed: int) -> Trial:
         return own <= set(part)
 
     ddmin(groups, good)
-    made.ddmin = len(tests)
-    return made
+    result_of_trial.ddmin = len(tests)
+    return result_of_trial
 
 
 def cancelling(number: int) -> bool:
     """Two errors that cancel in part: is it reported as inconsistent?"""
     draw = random.Random(number)
-    one, two = draw.sample(["tanh", "cos", "exp", "sigmoid", "erf", "atan"], 2)
+    first, two = draw.sample(["tanh", "cos", "exp", "sigmoid", "erf", "atan"], 2)
     scale = draw.choice([2.0, 1.5, 4.0])
 
     def run(tool: object):
         x = torch.linspace(-1, 1, 16, device="sim")
-        yield (getattr(torch, one)(x) * getattr(torch, two)(x)).abs().sum().item()
+        yield (getattr(torch, first)(x) * getattr(torch, two)(x)).abs().sum().item()
 
-    with sim.fault("scale", ops=one, scale=scale), sim.fault("scale", ops=two, scale=1.1 / scale):
+    with sim.fault("scale", ops=first, scale=scale), sim.fault("scale", ops=two, scale=1.1 / scale):
         result = op_tools.bisect(run)
     sim.faults_clear()
     return result.verdict == "inconsistent" and "cancel" in result.explanation
@@ -316,10 +316,10 @@ def tables(trials: list[Trial]) -> str:
     for kind in KINDS:
         of_kind = [one for one in counted if one.kind == kind]
         if of_kind:
-            found = " | ".join(str(sum(one.found[way] for one in of_kind)) for way in (0, 1))
+            rates = " | ".join(str(sum(one.right[way] for one in of_kind)) for way in (0, 1))
             runs = " | ".join(mean([one.runs[way] for one in of_kind]) for way in (0, 1))
             healed = sum(one.healed for one in of_kind)
-            lines.append(f"| `{kind}` | {len(of_kind)} | {found} | {runs} | {healed} |")
+            lines.append(f"| `{kind}` | {len(of_kind)} | {rates} | {runs} | {healed} |")
         elif any(one.kind == kind for one in trials):
             lines.append(f"| `{kind}` | changes no loss | | | | | |")
     lines += [
@@ -331,14 +331,14 @@ def tables(trials: list[Trial]) -> str:
         of_count = [one for one in counted if one.culprits == count]
         rows = [
             (
-                one.operators,
-                *one.runs,
-                *(one.runs_for.get(part, 0) for part in PARTS_SHOWN),
-                one.search,
-                one.bound,
-                one.ddmin,
+                row.operators,
+                *row.runs,
+                *(row.runs_for.get(part, 0) for part in PARTS_SHOWN),
+                row.search,
+                row.bound,
+                row.ddmin,
             )
-            for one in of_count
+            for row in of_count
         ]
         lines.append(f"| {count} | {len(of_count)} | {' | '.join(map(mean, zip(*rows, strict=True)))} |")
     return "\n".join(lines)
@@ -356,27 +356,27 @@ def run_trials(trials: list[Trial], count: int, kinds: list[str], seed: int, sec
         of_kind = [one for one in trials if one.kind == kind]
         if len(of_kind) >= MOST_WITHOUT and not any(one.culprits for one in of_kind):
             continue  # it changes no loss
-        made = trial(kind, number, seed)
-        yield made
-        if made.runs:
+        finished = trial(kind, number, seed)
+        yield finished
+        if finished.runs:
             done += 1
-            progress.step("" if all(made.found) else "missed: " + "; ".join(made.missed))
+            progress.step("" if all(finished.right) else "missed: " + "; ".join(finished.missed))
 
 
 def summary(trials: list[Trial]) -> tuple[str, bool]:
-    """A line, and whether what is promised was kept."""
+    """A line, and whether the promises were kept."""
     counted, cancelled = [one for one in trials if one.runs], sum(cancelling(number) for number in range(20))
-    found, ranked = (sum(one.found[way] for one in counted) for way in (0, 1))
+    hits, ranked = (sum(one.right[way] for one in counted) for way in (0, 1))
     races = [one for one in counted if one.kind == "late_write"]
     healed = sum(one.healed for one in races)
     chance = [one for one in trials if one.cancels]
     seeds = ", ".join(map(str, dict.fromkeys(one.seed for one in trials)))
     line = (
-        f"Seeds {seeds}: {found} of {len(counted)} found, {ranked} with suspects; the placebo healed {healed} of {len(races)} races; "
+        f"Seeds {seeds}: {hits} of {len(counted)} found, {ranked} with suspects; the placebo healed {healed} of {len(races)} races; "
         f"{cancelled} of 20 pairs of errors that cancel were reported as inconsistent. Of {len(chance)} sets drawn by chance in which some "
-        f"errors cancel {sum(all(one.found) for one in chance)} were reported as inconsistent, or the smaller set that heals was found."
+        f"errors cancel {sum(all(one.right) for one in chance)} were reported as inconsistent, or the smaller set that heals was found."
     )
-    return line, min(found, ranked) >= 0.98 * len(counted) and healed == len(races) and cancelled == 20
+    return line, min(hits, ranked) >= 0.98 * len(counted) and healed == len(races) and cancelled == 20
 
 
 def main() -> int:
@@ -395,11 +395,11 @@ def main() -> int:
     trials = [Trial(**json.loads(line)) for line in lines]
     os.chdir(tempfile.mkdtemp(prefix="bisect_trials_"))
     torch.set_num_threads(1)
-    for made in run_trials(trials, options.trials, options.kinds, options.seed, options.seconds):
-        trials.append(made)
+    for finished in run_trials(trials, options.trials, options.kinds, options.seed, options.seconds):
+        trials.append(finished)
         if results:
             with results.open("a") as file:
-                file.write(json.dumps(asdict(made)) + "\n")
+                file.write(json.dumps(asdict(finished)) + "\n")
     line, kept = summary(trials)
     text = f"{tables(trials)}\n\n{line}"
     print("\n".join([text, *(line for one in trials for line in one.missed)]))

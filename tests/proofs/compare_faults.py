@@ -2,11 +2,11 @@
 
     ./dev prove compare_faults --trials 8 --seed 1 --models held_out
 
-Run A of a training step is on the CPU. Run B is on the simulated device, which rounds otherwise, and one call of one kernel gives
-a wrong result: scaled, with another sign, with a part that is zero, with rows exchanged, or with one wrong element. Counted are
+Run A of a training step is on the CPU. Run B is on the simulated device, which rounds otherwise, and a single call of a kernel gives
+a wrong result: scaled, with another sign, with a part that is zero, with rows exchanged, or with a wrong element. Counted are
 trials in which the loss, a gradient or a parameter is off by more than a thousandth. `named`: the first call that compare names is
-the one that ran the kernel, at the torch level the function whose forward or backward pass ran it; `elsewhere`: it is another
-one; `missed`: the runs are said to agree. Where the engine itself added gradients up the torch level has no call: `sum` is named
+the call that ran the kernel, at the torch level the function whose forward or backward pass ran it; `elsewhere`: it is another
+call; `missed`: the runs are said to agree. Where the engine itself added gradients up the torch level has no call: `sum` is named
 where a call is that reads the sum. Trials that are not counted are listed by their reason. Without faults nothing may be named.
 """
 
@@ -47,7 +47,7 @@ WANTED = {FORWARD: 0.98, BACKWARD: 0.9, SUM: 0.9}
 MOST_MISSED = 0.01
 
 
-# What the engine calls where a value was used twice. No formula of these models adds with these.
+# Calls of the engine where a value was used twice. No formula of these models adds with these.
 ENGINE_SUMS = ("aten::add.Tensor", "aten::add_.Tensor")
 
 
@@ -84,7 +84,7 @@ class Kernels(op_tools.Hook):
 
 
 class Spoiled(op_tools.Hook):
-    """Plants the fault for one call of the program alone, and notes what it changed."""
+    """Plants the fault for a single call of the program, and notes its changes."""
 
     def __init__(self, kernel: Kernel, fault: sim.Fault) -> None:
         self.kernel = kernel
@@ -92,7 +92,7 @@ class Spoiled(op_tools.Hook):
         self.count = 0
         self.calls: list[tuple[int, str]] = []
         self.node: int | None = None  # the number of autograd's node that called it
-        self.sum: tuple[int, float] | None = None  # address and norm of what the engine itself added up
+        self.sum: tuple[int, float] | None = None  # address and norm of a sum of the engine itself
         self.sum_was_read = False
         self.reader: int | None = None  # the number of the node that reads it
 
@@ -153,7 +153,7 @@ class Functions(op_tools.Hook):
 
 
 def train(kind: type[Model], device: str, tools: list[op_tools.Tool]) -> Outcome:
-    """One step of training under tools; the outer one first."""
+    """A step of training under tools; the outer tool first."""
     torch.manual_seed(7)
     model = kind().to(device)
     method = model.optimizer(model.parameters())
@@ -173,13 +173,13 @@ def train(kind: type[Model], device: str, tools: list[op_tools.Tool]) -> Outcome
 
 
 def kernels_of_the_device(kind: type[Model], kernels: list[Kernel]) -> list[Kernel]:
-    """Without views, and what is made of other operators."""
+    """Without views and composite operators."""
     watched = {name: sim.fault("latency", ops=name, microseconds=0) for name in {one.operator for one in kernels}}
-    for one in watched.values():
-        one.start()
+    for fault in watched.values():
+        fault.start()
     train(kind, "sim", [])
-    for one in watched.values():
-        one.stop()
+    for fault in watched.values():
+        fault.stop()
     return [one for one in kernels if watched[one.operator].matched]
 
 
@@ -193,7 +193,7 @@ def recorded(
 
 @dataclass
 class Score:
-    """Of one level, for what was wrong."""
+    """Of a level, for the wrong operators."""
 
     named: int = 0
     elsewhere: int = 0
@@ -230,7 +230,7 @@ def draw_fault(draw: random.Random, kernel: Kernel) -> tuple[str, sim.Fault]:
 
 
 def has_norm(row: op_tools.RunRow, engine_sum: tuple[int, float] | None) -> bool:
-    """What is named is the call that was given that sum."""
+    """The named call is the call that was given that sum."""
     norm = row.tensor_b["norm"] if row.tensor_b else 0.0
     return engine_sum is not None and math.isclose(norm, engine_sum[1], rel_tol=1e-5)
 
@@ -279,14 +279,14 @@ def try_model(name: str, kind: type[Model], level: str, trials: int, seed: int, 
                 continue
             culprits = spoiled.calls if level == "aten" else functions.culprits(spoiled)
             part = culprits[0][1] if culprits else SUM
-            found = op_tools.compare_runs(a, b)
-            comparison = found.ranks[0]
+            compared = op_tools.compare_runs(a, b)
+            comparison = compared.ranks[0]
             of_b = [(call.id, call.phase) for call in b.calls]
             ids = [
                 [of_b[one] for one in comparison._found.calls_of(number)[1]] for number in range(len(comparison._found))
             ]  # by row; of a group all
             first = comparison.first
-            if found.exit_status == 0:
+            if compared.exit_status == 0:
                 outcome = "missed"
             elif first is None or first.verdict == NOT_FOUND:
                 outcome = "elsewhere"

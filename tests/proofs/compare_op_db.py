@@ -2,8 +2,8 @@
 
     ./dev prove compare_op_db [--samples N] [--only REGEX] [--device cpu sim] [--level torch aten]
 
-Each sample runs forward and backward under OpAutoCompare, in four dtypes, on the CPU and on the simulated device. What
-torch itself gets wrong is known by name, and so is one false alarm; any other report ends it with status 1. Takes three
+Each sample runs forward and backward under OpAutoCompare, in four dtypes, on the CPU and on the simulated device. Errors
+of torch itself are known by name, and so is a false alarm; any other report ends it with status 1. Takes three
 or four minutes.
 """
 
@@ -26,7 +26,7 @@ import op_tools
 import op_tools.sim_device
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
-# Reported, and rightly so: what torch's CPU kernel does.
+# Reported, and rightly so: errors of torch's CPU kernel.
 WRONG_IN_TORCH = {
     "matrix_exp": "NaN in the half types, for matrices whose exponential they can hold",
     "linalg.matrix_exp": "NaN in the half types, for matrices whose exponential they can hold",
@@ -37,7 +37,7 @@ WRONG_IN_TORCH = {
 }
 # Reported, and not rightly.
 KNOWN_ALARMS = {
-    "masked.softmin": "the gradient of five numbers of which one takes nearly all: what cancels was rounded before",
+    "masked.softmin": "the gradient of five numbers of which one takes nearly all: the cancelling terms were rounded before",
 }
 
 
@@ -50,14 +50,14 @@ def samples(op, dtype, count):
 
 
 def failures(op, sample, device, level):
-    """The rows that OpAutoCompare calls failures, for one call and its backward."""
+    """The rows that OpAutoCompare calls failures, for a call and its backward."""
     with (
         tempfile.TemporaryDirectory() as folder,
         op_tools.OpAutoCompare(output_dir=folder, level=level, max_saved=0) as tool,
     ):
         try:
             run(op, sample, device)
-        except Exception:  # a sample that cannot run there: what the device lacks is sim_op_db's matter
+        except Exception:  # a sample that cannot run there: gaps of the device are sim_op_db's matter
             return [row for row in tool.result().failures if row["kind"] != "raised"]
     return tool.result().failures
 

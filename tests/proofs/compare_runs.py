@@ -2,7 +2,7 @@
 
     ./dev prove compare_runs --trials 100
 
-A trial records a training step of a small model on the device `sim` twice: as it is, and with one fault in one call of one
+A trial records a training step of a small model on the device `sim` twice: as it is, and with a fault in a single call of an
 operator and a random edit of the program (a call inserted, deleted, moved, replaced, fused, or a layer added), all drawn
 by the trial's seed. Counted are pairs of calls that belong together, and trials in which the call with the fault is
 named as the first in which a difference was born: from the recordings alone, and with captures beside them. A clean
@@ -114,7 +114,7 @@ def edited(edit: Edit, place: int) -> Iterator[None]:
 def recorded(
     work: Callable[[], None], level: str, folder: Path, *, capture: bool = False, hook: op_tools.Hook | None = None
 ) -> op_tools.Recording:
-    """The recording of a step; a fault may end it. `hook`: sees the calls alone, not what the recording computes of them."""
+    """The recording of a step; a fault may end it. `hook`: sees the calls alone, not the statistics of the recording."""
     record = op_tools.OpRecord(level=level, output_dir=folder / "record")
     with contextlib.ExitStack() as tools:
         if capture:
@@ -160,7 +160,7 @@ class Score:
 def trial(
     seed: int, level: str, places: list[tuple[str, str, str, int]], values: bool
 ) -> tuple[str, str, Score, str] | None:
-    """One trial; None when the fault hit nothing."""
+    """A trial; None when the fault hit nothing."""
     draw = random.Random(f"compare {level} {seed}")
     kind, edit = draw.choice(KINDS), draw.choice(list(EDITS))
     model, _, operator, calls = draw.choice(places)
@@ -180,12 +180,12 @@ def trial(
         sim.faults_clear()
         if fault.hits == 0 or not culprit.ids:
             return None
-        found = op_tools.compare_runs(a, b)
+        compared = op_tools.compare_runs(a, b)
         score = Score()
         score.trials = 1
-        right, of_all = right_pairs(a, b, found.ranks[0]._found.pairs)
+        right, of_all = right_pairs(a, b, compared.ranks[0]._found.pairs)
         score.right_pairs, score.pairs = right, of_all
-        first = found.ranks[0].first
+        first = compared.ranks[0].first
         score.named = int(first is not None and first.id_b in culprit.ids)
         if values:
             judged = op_tools.compare_runs(a, b, captures=(folder / "a" / "capture", folder / "b" / "capture"))
@@ -210,7 +210,7 @@ def other_threads() -> Iterator[None]:
 
 @contextlib.contextmanager
 def other_foreach() -> Iterator[None]:
-    """Optimizers that would take lists of tensors take them one by one, and the other way round."""
+    """Optimizers that would take lists of tensors take single tensors, and the other way round."""
     kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
     usual = [kind.__init__ for kind in kinds]
     for kind in kinds:
@@ -252,8 +252,8 @@ def train(model: str, steps: int) -> None:
 
 
 def clean_pairs(level: str, steps: int) -> tuple[int, list[str]]:
-    """How many pairs, and what was named in them."""
-    made, named = 0, []
+    """How many pairs, and the calls that were named in them."""
+    pairs, named = 0, []
     for model in MODELS:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -261,14 +261,14 @@ def clean_pairs(level: str, steps: int) -> tuple[int, list[str]]:
             for variant, changed in VARIANTS.items():
                 with changed():
                     b = recorded(lambda: train(model, steps), level, folder / variant)  # noqa: B023
-                made += 1
+                pairs += 1
                 first = op_tools.compare_runs(a, b).ranks[0].first
                 if first is not None:
                     named.append(
                         f"{model}, {variant}, {level}: {first.op} {first.phase} ({first.finding}): "
                         f"{first.input_difference:.2g} -> {first.output_difference:.2g}, limit {first.limit:.2g}"
                     )
-    return made, named
+    return pairs, named
 
 
 def share(part: int, of_all: int) -> str:

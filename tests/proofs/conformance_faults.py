@@ -1,9 +1,9 @@
-"""op-tools conformance finds what is wrong with a device, and blames nothing else.
+"""op-tools conformance finds the wrong operators of a device, and reports no others.
 
     ./dev prove conformance_faults [--operators N] [--cases N] [--seed N] [--list FILE]
 
-For each of 300 functions one fault of a random kind is planted on the simulated device, in an operator that the function's
-cases run: for all calls, or only while cases of one dtype, one layout or one size run. Functions that draw random numbers get
+For each of 300 functions a fault of a random kind is planted on the simulated device, in an operator that the function's
+cases run: for all calls, or only while cases of a dtype, a layout or a size run. Functions that draw random numbers get
 a kernel that draws from the CPU's generator. Its cases are then judged. A trial counts where the fault changed something.
 Then, for 20 of the functions each, kernels that crash and that hang, in worker processes. Takes about ten minutes.
 """
@@ -72,8 +72,8 @@ def operators_of(case, judge):
 
 
 def trial(cases, kind, op, where, judge):
-    """(cases that it hit, those of them that are wrong, what is wrong of other cases)."""
-    hit, found, others = 0, 0, []
+    """(cases that it hit, those of them that are wrong, wrong rows of other cases)."""
+    hit, caught, others = 0, 0, []
     fault = sim.fault(kind, ops=op, **ARGUMENTS.get(kind, {}))
     for case in cases:
         before, called = fault.hits, fault.matched
@@ -82,15 +82,15 @@ def trial(cases, kind, op, where, judge):
         wrong = [row for row in rows if row.status not in (PASSED, NOT_JUDGED)]
         if fault.hits > before:
             hit += 1
-            found += bool(wrong)
+            caught += bool(wrong)
         # A fault that fails itself (it writes to an expanded input) counts as a call, and not as a hit.
         others += [(case.id, row.blamed, row.reason) for row in wrong if fault.matched == called]
     sim.faults_clear()
-    return hit, found, others
+    return hit, caught, others
 
 
 def conditions(cases, draw):
-    """All calls, those of one dtype, of one layout, or of one size."""
+    """All calls, those of a dtype, of a layout, or of a size."""
     dtype, layout, size = draw.choice(cases).dtype, draw.choice(cases).layout, draw.choice(cases).bytes
     return draw.choice(
         [
@@ -118,7 +118,7 @@ def chosen_cases(options, draw):
 
 
 def faults_in(name, cases, draw, judge):
-    """One trial of a function that says something; None where no fault has an effect on its cases."""
+    """A trial of a function that says something; None where no fault has an effect on its cases."""
     reached = {case: ops for case in cases if (ops := operators_of(case, judge))}
     if not reached:
         return None
@@ -127,9 +127,9 @@ def faults_in(name, cases, draw, judge):
     for kind in ["wrong_generator"] * bool(random_ops) + draw.sample(KINDS, len(KINDS)):
         op = draw.choice(random_ops if kind == "wrong_generator" and random_ops else ops)
         text, where = conditions(list(reached), draw)
-        hit, found, others = trial(list(reached), kind, op, where, judge)
+        hit, caught, others = trial(list(reached), kind, op, where, judge)
         if hit:
-            return kind, f"{name}: {kind} of {op}, {text}", found > 0, others
+            return kind, f"{name}: {kind} of {op}, {text}", caught > 0, others
     return None
 
 
@@ -146,11 +146,13 @@ def killed(kind, cases, op, folder):
     try:
         plan = WorkerPlan("sim", ("op_tools.sim_device",))
         session = Session(list(cases), plan, 1, 3.0, read_exceptions(None), lambda line: None)
-        found = session.run(folder / f"{kind}-{op_name(op)}.jsonl", resume=False)
+        rows_by_case = session.run(folder / f"{kind}-{op_name(op)}.jsonl", resume=False)
     finally:
         del os.environ["OP_TOOLS_SIM_FAULTS"]
-    ended = {name for name, rows in found.items() if rows[0].status == {"crash": "crashed", "hang": "hung"}[kind]}
-    wrong = {name: rows[0].status for name, rows in found.items() if rows[0].status not in (PASSED, NOT_JUDGED)}
+    ended = {
+        name for name, rows in rows_by_case.items() if rows[0].status == {"crash": "crashed", "hang": "hung"}[kind]
+    }
+    wrong = {name: rows[0].status for name, rows in rows_by_case.items() if rows[0].status not in (PASSED, NOT_JUDGED)}
     if ended != due or set(wrong) != due:
         print(f"{kind} of {op}: due {sorted(due)}, found {wrong}", flush=True)
     return ended == due and set(wrong) == due
@@ -185,7 +187,7 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     draw, judge = random.Random(options.seed), Judge(torch.device("sim:0"))
-    trials, found, blamed, progress = (
+    trials, caught, blamed, progress = (
         collections.Counter(),
         collections.Counter(),
         0,
@@ -200,17 +202,17 @@ def main():
             continue
         kind, text, is_found, others = outcome
         trials[kind] += 1
-        found[kind] += is_found
+        caught[kind] += is_found
         blamed += bool(others)
         if not is_found:
             print(f"not found: {text}", flush=True)
-        for one in others[:3]:
-            print(f"blamed beside: {text}: {one}", flush=True)
+        for other in others[:3]:
+            print(f"blamed beside: {text}: {other}", flush=True)
         progress.step(text)
     print("| fault | functions | found |\n|---|---|---|")
     for kind in KINDS:
-        print(f"| `{kind}` | {trials[kind]} | {found[kind]} |")
-    share = sum(found.values()) / max(1, sum(trials.values()))
+        print(f"| `{kind}` | {trials[kind]} | {caught[kind]} |")
+    share = sum(caught.values()) / max(1, sum(trials.values()))
     print(f"{sum(trials.values())} functions, {100 * share:.1f} % found, {blamed} trials with something else blamed")
     named = list(kernels_that_kill(groups, draw, judge, options.killed))
     return 0 if share >= 0.98 and not blamed and all(named) and sum(trials.values()) >= options.operators else 1

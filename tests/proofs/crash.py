@@ -1,7 +1,7 @@
-"""kill -9 at random moments of a capturing run: what has its final name is whole, and the replay program says what is not.
+"""kill -9 at random moments of a capturing run: a file with its final name is whole, and the replay program names the others.
 
 In each round a child captures without end and is killed; then every file (every whole entry of the container) is opened
-by torch.load and json, and run_op_from_data has to replay what is whole and to name what was cut off: temporary files,
+by torch.load and json, and run_op_from_data has to replay whole files and to name cut ones: temporary files,
 calls whose files are not all there, containers without a directory.
 
     crash.py [--rounds 200] [--layout folders container] [--seed 0]
@@ -69,7 +69,7 @@ def kill_after(seconds: float, folder: Path, layout: str) -> None:
 
 
 def walk(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The whole entries of an archive, from header to header; returns where the last one ends."""
+    """The whole entries of an archive, from header to header; returns where the last entry ends."""
     position = 0
     while data[position : position + 4] == b"PK\x03\x04":
         size = int.from_bytes(data[position + 18 : position + 22], "little")
@@ -84,11 +84,11 @@ def walk(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 @dataclass
 class Found:
-    """What a killed run left."""
+    """The files of a killed run."""
 
     files: int = 0
     calls: set[str] = field(default_factory=set)  # with an input.pth
-    cut: set[str] = field(default_factory=set)  # what the replay program has to name
+    cut: set[str] = field(default_factory=set)  # files that the replay program has to name
 
 
 def open_file(name: str, data: bytes) -> None:
@@ -98,20 +98,20 @@ def open_file(name: str, data: bytes) -> None:
         json.loads(data)
 
 
-def note_calls(found: Found, names: set[str], prefix: str) -> None:
+def note_calls(content: Found, names: set[str], prefix: str) -> None:
     """Calls and their missing files; `names` are paths below the run's folder."""
     for folder in {name.rpartition("/")[0] for name in names}:
         have = {name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == folder}
         if "input.pth" in have:
-            found.calls.add(prefix + folder)
+            content.calls.add(prefix + folder)
         whole = {"input.pth", "meta.json"} <= have and ("grad_inputs.pth" in have) == ("grad_outputs.pth" in have)
         if not whole:
-            found.cut.add(prefix + folder)
+            content.cut.add(prefix + folder)
 
 
 def look(folder: Path) -> Found:
     """Opens everything that has its final name; raises when something does not open."""
-    found = Found()
+    whole = Found()
     for root in sorted(folder.glob("op_capture_result/0/*")):
         container = root / "calls.zip"
         if container.exists():
@@ -126,22 +126,22 @@ def look(folder: Path) -> Found:
                 else:
                     open_file(name, content)
                     names.add(name)
-            found.files += len(names)
+            whole.files += len(names)
             if not has_directory(data, end, len(names)):
-                found.cut.add(str(container))
-            note_calls(found, names, f"{container}!")
+                whole.cut.add(str(container))
+            note_calls(whole, names, f"{container}!")
         names = set()
         for path in root.rglob("*"):
             if not path.is_file() or path == container:
                 continue
             if path.suffix == ".tmp":
-                found.cut.add(str(path))
+                whole.cut.add(str(path))
                 continue
             open_file(path.name, path.read_bytes())
             names.add(str(path.relative_to(root)))
-        found.files += len(names)
-        note_calls(found, names, f"{root}/")
-    return found
+        whole.files += len(names)
+        note_calls(whole, names, f"{root}/")
+    return whole
 
 
 def has_directory(data: bytes, end: int, entries: int) -> bool:
@@ -166,21 +166,21 @@ def one_round(number: int, layout: str, chance: random.Random, parent: Path, tot
     folder = parent / f"{layout}-{number}"
     folder.mkdir()
     kill_after(chance.random() * LONGEST, folder, layout)
-    found = look(folder)
-    totals["files"] += found.files
-    totals["calls"] += len(found.calls)
-    totals["cut"] += bool(found.cut)
-    if found.files or found.cut:
+    content = look(folder)
+    totals["files"] += content.files
+    totals["calls"] += len(content.calls)
+    totals["cut"] += bool(content.cut)
+    if content.files or content.cut:
         report = replay(folder)
         problems = report["problems"]
-        unsaid = {path for path in found.cut if not any(problem.startswith(path + ":") for problem in problems)}
+        unsaid = {path for path in content.cut if not any(problem.startswith(path + ":") for problem in problems)}
         assert not unsaid, f"nothing says that these were cut off: {unsaid}; said: {problems}"
         said = {problem.partition(": ")[0] for problem in problems}
-        assert said <= found.cut, f"said to be cut off, and whole: {said - found.cut}"
-        assert report["status"] == (2 if found.cut else 0), (report["status"], found.cut)
+        assert said <= content.cut, f"said to be cut off, and whole: {said - content.cut}"
+        assert report["status"] == (2 if content.cut else 0), (report["status"], content.cut)
         summary = report["summary"]
         assert summary["differs"] == 0 and summary["could_not_run"] == 0, summary
-        assert summary["calls"] == len(found.calls), (summary, len(found.calls))
+        assert summary["calls"] == len(content.calls), (summary, len(content.calls))
         totals["replayed"] += summary["bit_equal"]
     shutil.rmtree(folder)
 

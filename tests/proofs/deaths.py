@@ -44,7 +44,7 @@ def killed() -> None:
 
 
 def without_memory() -> None:
-    """What the operator asks for is more than the process may have: it raises, and nobody catches it."""
+    """The operator asks for more memory than the process may have: it raises, and nobody catches it."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
     torch.empty(1 << 36)
 
@@ -56,7 +56,7 @@ class MemoryGroup:
         OSError: this user may make none here.
     """
 
-    LIMIT = 64 << 20  # bytes beyond what a process has when it enters
+    LIMIT = 64 << 20  # bytes beyond those of a process when it enters
 
     def __init__(self) -> None:
         root = Path("/sys/fs/cgroup")
@@ -137,8 +137,8 @@ def train(box: op_tools.OpBlackBox, how: str, layers: int, step: int, layer: int
         device = "sim"
     for number in range(step + 1):
         x = torch.rand(SIZE, SIZE).to(device)
-        for index, one in enumerate(model):
-            x = one(x, number == step and index == layer)
+        for index, layer_module in enumerate(model):
+            x = layer_module(x, number == step and index == layer)
         box.step()
 
 

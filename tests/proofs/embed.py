@@ -1,10 +1,10 @@
 """The wheel in a fresh virtual environment, from another folder, and a C++ program against the wheel and against the install.
 
-Builds the wheel, installs it into a new environment that sees this one's torch and nothing else of the project, and there:
+Builds the wheel, installs it into a new environment that sees this environment's torch and nothing else of the project, and there:
 imports it, captures a step, replays it with the installed program and with `python -m`, runs `op-tools`; then builds
 tests/consumer, a libtorch program without Python that embeds OpCapture and a hook of its own, against the CMake package
 inside the wheel and against that of `cmake --install`, lets it capture, and replays that. Nothing needs libpython, and
-the libraries export nothing but what is public.
+the libraries export public names alone.
 
     embed.py [--keep]
 """
@@ -49,7 +49,7 @@ def run(*command: Any, **options: Any) -> str:
 
 
 def use_in_cpp(package: Path, program: Path, python: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Builds tests/consumer, which embeds OpCapture and a hook of its own, runs it and replays what it captured."""
+    """Builds tests/consumer, which embeds OpCapture and a hook of its own, runs it and replays its captured calls."""
     folder.mkdir()
     here = {"cwd": folder, "env": environment}
     build = folder / "build"
@@ -88,7 +88,7 @@ def main() -> int:
     python = folder / "venv" / "bin" / "python"
     packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
-    # Only now: a .pth file is what makes this environment's torch visible there.
+    # Only now: a .pth file makes this environment's torch visible there.
     (packages / "torch-from-outside.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
     beside = packages / "torch"  # the program looks for torch beside the package, as pip installs them
     beside.symlink_to(Path(torch.__file__).parent)
@@ -99,7 +99,7 @@ def main() -> int:
     names = run(folder / "venv/bin/op-tools", "ops", "--ops", "torch.nn.functional.linear", **here).split()
     assert names == ["torch.nn.functional.linear"], names
 
-    # A program without Python, against what the wheel brings and against what the build installs.
+    # A program without Python, against the wheel's files and against those of the build.
     installed = folder / "installed"
     run("cmake", "--install", BUILD, "--prefix", installed)
     for package, program in (

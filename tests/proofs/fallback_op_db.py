@@ -1,10 +1,10 @@
-"""OpFallback over the samples of PyTorch's own operator tests (OpInfo's op_db) on sim: what it gives is what the device gives.
+"""OpFallback over the samples of PyTorch's own operator tests (OpInfo's op_db) on sim: its results are the device's.
 
     ./dev prove fallback_op_db [--samples N] [--only NAME] [--level torch|aten] [--write]
 
 Each sample runs on the device and again under OpFallback of everything: function, in-place form and out= form, in several
 dtypes, with gradients. Values, strides, dtypes, devices, requires_grad, aliasing with the inputs (the same object, the same
-memory), changed inputs and errors have to be the same. Prints what differs, which operators were refused and why, and
+memory), changed inputs and errors have to be the same. Prints the differences, which operators were refused and why, and
 exits 1 when anything differs. --write puts the table into docs/fallback.md.
 """
 
@@ -42,7 +42,7 @@ def storage(tensor):
 
 
 class Seen:
-    """One run: what a program could see of it."""
+    """A run: its results that a program could see."""
 
     def __init__(self, function, sample, form, device="sim"):
         inputs, args, kwargs = on(device, (sample.input, sample.args, sample.kwargs))
@@ -104,7 +104,7 @@ def values_differ(a, b):
 
 
 def difference(device, fallback, compare_values):
-    """None when the two runs are the same; else what is not."""
+    """None when the two runs are the same; else the difference."""
     if device.error or fallback.error:
         return None if device.error == fallback.error else f"error: {fallback.error} for {device.error}"
     if device.structure != fallback.structure or len(device.results) != len(fallback.results):
@@ -166,7 +166,7 @@ class Findings:
         self.redirected = collections.Counter()  # operators of the dispatcher
         self.refused = {}  # reason -> operators
         self.different = []
-        self.as_the_cpu = collections.Counter()  # the device raises, or takes what the CPU does not
+        self.as_the_cpu = collections.Counter()  # the device raises, or takes arguments that the CPU refuses
         self.entries_moved, self.entries = set(), set()
 
     def add_tool(self, tool, name):
@@ -229,7 +229,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=3, help="of each operator in float32; the first of other dtypes")
     parser.add_argument("--only", default="", help="operators whose name has this in it")
-    parser.add_argument("--level", choices=("torch", "aten"), help="one level; both without it")
+    parser.add_argument("--level", choices=("torch", "aten"), help="a single level; both without it")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -2,7 +2,7 @@
 
 Each case is a small program on the simulated device, made by a seed: checkpoints of both kinds, nested in each other,
 with dropout; functions whose backward starts a backward pass of its own; hooks and saved-tensor hooks that compute;
-second derivatives; parts on side streams; several threads that do it all at once. It runs without a tool and with one, at
+second derivatives; parts on side streams; several threads that do it all at once. It runs without a tool and with it, at
 both levels, with all operators on the CPU or some of them; output and gradients must be equal. Every failure names its seed.
 
     fallback_stress.py [--cases 400] [--first 0] [--repeat 3]
@@ -32,7 +32,7 @@ FILTERS = [None, ".*linear|.*addmm|.*mm", ".*dropout.*|.*mul.*", ".*tanh.*|.*add
 
 
 class OwnBackward(torch.autograd.Function):
-    """A part whose backward runs the part again and starts a backward pass inside the one that runs."""
+    """A part whose backward runs the part again and starts a backward pass inside the running pass."""
 
     @staticmethod
     def forward(ctx: Any, part: Part, x: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ class OwnBackward(torch.autograd.Function):
 
 
 class Noise:
-    """Random numbers of its own, the same each time: what threads can compute side by side."""
+    """Random numbers of its own, the same each time: threads can draw them side by side."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -62,7 +62,7 @@ class Noise:
 
 
 class Case:
-    """A program: `part` maps a square matrix to one."""
+    """A program: `part` maps a square matrix to a square matrix."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -89,10 +89,10 @@ class Case:
     def branch(self, depth: int) -> Part:
         inner = self.layer() if depth == 0 else self.branch(depth - 1)
         kinds = ["plain", "saved", "stream", "checkpoint", "checkpoint", "chain"]
-        # What a hook makes of a gradient is no derivative of anything: the second would mean nothing.
+        # The result of a hook on a gradient is no derivative of anything: the second would mean nothing.
         kinds += [] if self.second else ["re-entrant", "re-entrant", "own backward", "hooks"]
         kind = self.chance.choice(kinds)
-        state = self.threads == 1  # the generators of the process are restored by one thread at a time
+        state = self.threads == 1  # the generators of the process are restored by a single thread at a time
         if kind in ("checkpoint", "re-entrant"):
             return lambda x: checkpoint(inner, x, use_reentrant=kind == "re-entrant", preserve_rng_state=state)
         if kind == "own backward":
@@ -138,7 +138,7 @@ class Case:
         try:
             with stream:
                 return part(x)
-        finally:  # a checkpoint that computes again leaves by an exception as soon as it has what it needs
+        finally:  # a checkpoint that computes again leaves by an exception as soon as it has its tensors
             outer.wait_stream(stream)
 
     def once(self) -> list[torch.Tensor]:
@@ -180,17 +180,17 @@ class Case:
         return results
 
 
-def differs(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) != len(other) or any(
-        not torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(one, other, strict=True)
+def differs(tensors: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(tensors) != len(other) or any(
+        not torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(tensors, other, strict=True)
     )
 
 
 def check(seed: int, repeat: int) -> tuple[int, list[str]]:
-    """Runs, and what went wrong in them."""
+    """Runs, and their faults."""
     case = Case(seed)
     expected = case.run(contextlib.nullcontext)[0]
-    found = []
+    findings = []
     runs = 0
     for level in ("torch", "aten"):
         for ops in {None, case.chance.choice(FILTERS)}:
@@ -199,12 +199,12 @@ def check(seed: int, repeat: int) -> tuple[int, list[str]]:
                 try:
                     got = case.run(lambda level=level, ops=ops: op_tools.OpFallback(ops=ops, level=level))
                 except Exception as error:
-                    found.append(f"seed {seed}, {level}, ops={ops}: {type(error).__name__}: {str(error)[:200]}")
+                    findings.append(f"seed {seed}, {level}, ops={ops}: {type(error).__name__}: {str(error)[:200]}")
                     break
                 if any(differs(one, expected) for one in got):
-                    found.append(f"seed {seed}, {level}, ops={ops}: other numbers")
+                    findings.append(f"seed {seed}, {level}, ops={ops}: other numbers")
                     break
-    return runs, found
+    return runs, findings
 
 
 def main() -> int:
@@ -216,17 +216,17 @@ def main() -> int:
     quiet()
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # parts on side streams
     runs = 0
-    found: list[str] = []
+    findings: list[str] = []
     progress = Progress(options.cases, "cases")
     for seed in range(options.first, options.first + options.cases):
-        made, bad = check(seed, options.repeat)
-        runs += made
-        found += bad
-        progress.step(f"{len(found)} findings")
-    print(f"{options.cases} programs, {runs} runs with OpFallback: {len(found)} gave other results than without")
-    for line in found:
+        count, bad = check(seed, options.repeat)
+        runs += count
+        findings += bad
+        progress.step(f"{len(findings)} findings")
+    print(f"{options.cases} programs, {runs} runs with OpFallback: {len(findings)} gave other results than without")
+    for line in findings:
         print(line)
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damaged and hostile files under the address and undefined-behaviour sanitizers: refused, or read as what they were.
+"""Damaged and hostile files under the address and undefined-behaviour sanitizers: refused, or read as they were.
 
 Builds the sanitizer preset, runs the hand-made hostile files (the C++ tests tagged [pth], [store] and [dedupe]) and then
 `fuzz_pth`, several seeds of it. Without sanitizers in the compiler nothing is proven, so that is an error.

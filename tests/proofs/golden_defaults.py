@@ -49,7 +49,7 @@ KNOWN = {
     "fft.fftn": "infinities of several terms become NaN in the order in which a kernel adds them",
     "fft.ifft2": "infinities of several terms become NaN in the order in which a kernel adds them",
     "fft.ifftn": "infinities of several terms become NaN in the order in which a kernel adds them",
-    "linalg.cholesky_ex": "a factorization that fails (info > 0) leaves what it had",
+    "linalg.cholesky_ex": "a factorization that fails (info > 0) leaves old values",
     "nn.functional.tanhshrink": "rightly: torch's x - tanh(x) in float32 loses all digits of small numbers",
     "nn.functional.triplet_margin_loss": "a difference of two distances, 1.4 times its limit",
     "nn.functional.gelu": "rightly: torch's gelu(-inf) is NaN in float32",
@@ -101,12 +101,12 @@ def parts(sample: Any, dtype: torch.dtype, change: Callable[[torch.Tensor], torc
             return x.clone()
         return (x if x.is_nested or x.layout is not torch.strided else change(x)).to(dtype)
 
-    made = (sample.input, sample.args, sample.kwargs)
-    return tree_map_only(torch.Tensor, cast, made)
+    inputs = (sample.input, sample.args, sample.kwargs)
+    return tree_map_only(torch.Tensor, cast, inputs)
 
 
-def run(op: Any, given: tuple[Any, Any, Any], **more: float) -> list[torch.Tensor] | None:
-    value, args, kwargs = given
+def run(op: Any, inputs: tuple[Any, Any, Any], **more: float) -> list[torch.Tensor] | None:
+    value, args, kwargs = inputs
     try:
         result = op(value, *args, **{**kwargs, **more})
     except Exception:
@@ -127,23 +127,27 @@ def same(a: list[torch.Tensor] | None, b: list[torch.Tensor] | None) -> bool:
 
 def open_parameters(op: Any, sample: Any) -> Iterator[str]:
     """Parameters of the operator that may be a number or nothing, where the sample gives none of them: a default may
-    depend on what else is given."""
+    depend on the other arguments."""
     names = {op.name.replace(".", "_"), op.name.rsplit(".", 1)[-1], op.aten_name or ""}
-    found = set()
+    names_of_floats = set()
     for name in names - {""}:
         for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-            found |= {one.name for one in schema.arguments if str(one.type) in ("Optional[float]", "Optional[number]")}
+            names_of_floats |= {
+                argument.name
+                for argument in schema.arguments
+                if str(argument.type) in ("Optional[float]", "Optional[number]")
+            }
     try:
         parameters = inspect.signature(op.op).parameters.values()
-        found |= {one.name for one in parameters if one.default is None}
+        names_of_floats |= {argument.name for argument in parameters if one.default is None}
     except (TypeError, ValueError):
         pass  # a builtin: its schema says it
-    if not found & {name for name, value in sample.kwargs.items() if value is not None}:
-        yield from sorted(found)
+    if not names_of_floats & {name for name, value in sample.kwargs.items() if value is not None}:
+        yield from sorted(names_of_floats)
 
 
 class Default:
-    """What the default of one parameter may be, after some samples."""
+    """The possible default of a parameter, after some samples."""
 
     def __init__(self) -> None:
         self.possible = set(CANDIDATES)
@@ -169,7 +173,7 @@ class Default:
 
 
 def failures(op: Any, sample: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> list[dict[str, Any]]:
-    """What OpAutoCompare calls wrong of the sample in float32."""
+    """The failures that OpAutoCompare reports of the sample in float32."""
     with tempfile.TemporaryDirectory() as folder:
         with op_tools.OpAutoCompare(output_dir=folder, max_saved=0) as tool:
             run(op, parts(sample, torch.float32, change))
@@ -190,7 +194,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     chosen = {name: op for name, op in operators().items() if re.search(options.ops, name)}
     progress, known, trouble, calls = Progress(len(chosen), "golden_defaults"), Counter[str](), 0, 0
-    found: dict[tuple[str, str], Default] = {}
+    defaults: dict[tuple[str, str], Default] = {}
     for name, op in chosen.items():
         progress.step(name)
         samples = []
@@ -200,7 +204,7 @@ def main() -> int:
             if name in NO_SPECIALS and change is with_specials:
                 continue
             for parameter in open_parameters(op, sample):
-                found.setdefault((name, parameter), Default()).look(op, sample, parameter, change)
+                defaults.setdefault((name, parameter), Default()).look(op, sample, parameter, change)
             calls += 1
             for row in failures(op, sample, change):
                 if name in KNOWN:
@@ -208,7 +212,7 @@ def main() -> int:
                     continue
                 trouble += 1
                 print(f"{name}, {inputs}: {row['what']} {row['kind']} {row['reason']} {row['number']} > {row['limit']}")
-    by_dtype = {key: default.by_dtype() for key, default in sorted(found.items()) if default.by_dtype()}
+    by_dtype = {key: default.by_dtype() for key, default in sorted(defaults.items()) if default.by_dtype()}
     for (operator, parameter), what in by_dtype.items():
         unknown = not is_known_to_op_tools(chosen[operator].name)
         trouble += unknown

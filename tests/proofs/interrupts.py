@@ -2,8 +2,8 @@
 
 A program enters a tool, runs a few steps and leaves it, again and again, until something arrives: SIGINT, a handler of a
 signal that raises, or an exception that another thread sends. Then the program has to have it, every tool has to be off, no
-function mode may be left, and the tools have to work as before. One that Python itself drops (it says so: "Exception
-ignored in", for what arrives in a destructor) is counted apart.
+function mode may be left, and the tools have to work as before. An exception that Python itself drops (it says so:
+"Exception ignored in", for exceptions in a destructor) is counted apart.
 
     interrupts.py [--moments 2000] [--seed 0]
 """
@@ -107,10 +107,10 @@ def step(model: torch.nn.Module, x: torch.Tensor) -> None:
     model(x).square().sum().backward()
 
 
-def nested(made: list[Any], work: Callable[[], None]) -> None:
-    if made:
-        with made[0]:
-            nested(made[1:], work)
+def nested(tools: list[Any], work: Callable[[], None]) -> None:
+    if tools:
+        with tools[0]:
+            nested(tools[1:], work)
     else:
         work()
 
@@ -127,16 +127,16 @@ class Run:
         self.span = self.measured()
 
     def measured(self) -> float:
-        """Seconds of one round, about: moments are drawn from a few of them."""
+        """Seconds of a round, about: moments are drawn from a few of them."""
         begun = time.perf_counter()
         for make in self.makes.values():
             self.round([make()])
         return (time.perf_counter() - begun) / len(self.makes)
 
-    def round(self, made: list[Any]) -> None:
-        nested(made, lambda: step(self.model, self.x))
+    def round(self, tools: list[Any]) -> None:
+        nested(tools, lambda: step(self.model, self.x))
 
-    def until_it_arrives(self, made: list[Any], kind: type[BaseException]) -> bool:
+    def until_it_arrives(self, tools: list[Any], kind: type[BaseException]) -> bool:
         """False: Python dropped it."""
         sent = threading.Event()
         told: list[Any] = []
@@ -152,9 +152,9 @@ class Run:
         try:
             thread.start()
             while not sent.is_set():
-                self.round(made)
+                self.round(tools)
             for _ in range(3):  # it was sent: now it comes, if it ever does
-                self.round(made)
+                self.round(tools)
                 time.sleep(0)
         except kind:
             return True
@@ -165,8 +165,8 @@ class Run:
             return False
         raise AssertionError(f"{kind.__name__} was lost")
 
-    def check(self, made: list[Any]) -> None:
-        for tool in made:
+    def check(self, tools: list[Any]) -> None:
+        for tool in tools:
             name = type(tool).__name__
             assert tool._depth == 0 and not tool._is_running, f"{name} is still on"
             scope = tool._scope
@@ -177,7 +177,7 @@ class Run:
         step(self.model, self.x)
         assert op_tools._C.kernel_entries() == entries, "operators are still intercepted"
         assert torch._C._len_torch_dispatch_stack() == 0, "a dispatch mode was left"
-        for tool in made:  # each works as before
+        for tool in tools:  # each works as before
             with tool:
                 torch.exp(self.x)
             assert tool._scope.calls_seen >= 1 and tool._scope.hook_failures == 0, f"{type(tool).__name__} sees nothing"
@@ -187,16 +187,16 @@ class Run:
     def moment(self) -> None:
         names = self.chance.sample(sorted(self.makes), k=self.chance.choice([1, 1, 2, 3]))
         kind = self.chance.choice(KINDS)
-        made = [self.makes[name]() for name in names]
+        tools = [self.makes[name]() for name in names]
         try:
-            if self.until_it_arrives(made, kind):
+            if self.until_it_arrives(tools, kind):
                 self.arrived[kind.__name__] += 1
             else:
                 self.dropped += 1
-            self.check(made)
+            self.check(tools)
         except BaseException as error:
             self.failures.append(f"{kind.__name__} in {' in '.join(names)}: {type(error).__name__}: {error}")
-            for tool in made:
+            for tool in tools:
                 while tool._depth:
                     tool.__exit__(None, None, None)
 

@@ -2,16 +2,16 @@
 
     ./dev prove leaks [--trials 50] [--clean 20] [--writes 100] [--seed 0]
 
-Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of seven ways, each at one line; in half
-of the trials the program frees all of it after its last step, as when a function returns. That line must be named, as the one
-that allocates or the one that keeps the graph, and no line that does not leak. How many are told who holds the memory, by
+Trials: a model of the zoo trains on the CPU or the simulated device, and leaks in one of seven ways, each at a single line; in half
+of the trials the program frees all of it after its last step, as when a function returns. That line must be named, as the line
+that allocates or that keeps the graph, and no line that does not leak. How many are told who holds the memory, by
 name, is said.
 
-Clean trainings: the zoo's models train for 20 to 40 steps, and keep what does not grow for ever: a moving average, the last
-values, values of an epoch, a graph of longer and longer inputs; nothing may be named. On the simulated device, what the table
-says of the peak must add up to what the allocator says.
+Clean trainings: the zoo's models train for 20 to 40 steps, and keep values that do not grow for ever: a moving average, the last
+values, values of an epoch, a graph of longer and longer inputs; nothing may be named. On the simulated device, the
+table's peak must add up to the allocator's.
 
-Writes: one operator writes one element behind its result; guard=True must name it, and no other.
+Writes: an operator writes an element behind its result; guard=True must name it, and no other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
 
 def line_of(kind: str) -> int:
-    """The line below that is marked as the one that leaks."""
+    """The line below that is marked as leaking."""
     return next(number for number, line in enumerate(_LINES, 1) if line.endswith(f"# leaks: {kind}"))
 
 
@@ -92,7 +92,7 @@ class Leaking:
         self.batches.get()
 
     def joined_tensor(self, x: Tensor, number: int) -> None:
-        """One block all the time, and all of it from the last step."""
+        """A single block all the time, and all of it from the last step."""
         self.total = torch.cat([self.total, x]) if number else x  # leaks: joined tensor
 
     def exception(self, x: Tensor, number: int) -> None:
@@ -141,7 +141,7 @@ def train(
     after: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Any:
-    """Trains under OpMemoryCheck; `each` makes what is done in each step besides, `after` is done after the last one."""
+    """Trains under OpMemoryCheck; `each` makes the extra work of each step, `after` is done after the last step."""
     torch.manual_seed(7)
     network = ZOO[name]().to(device)
     method = network.optimizer(network.parameters())
@@ -162,14 +162,14 @@ def train(
 
 
 def names_it(leak: op_tools.MemoryLeak, line: int) -> bool:
-    """The line of the file, as the one that allocates or the one that keeps the graph."""
+    """The line of the file that allocates or that keeps the graph."""
     return any(re.search(rf"leaks\.py:{line}\b", text) for text in (leak.line, leak.held_at))
 
 
 def trial(
     kind: str, device: str, random_: random.Random, frees: bool, models: Sequence[str] = tuple(ZOO)
 ) -> tuple[bool, bool, str]:
-    """Is the line named, and no other; is a holder named; what was seen, for people. `frees`: after the last step."""
+    """Is the line named, and no other; is a holder named; the table, for people. `frees`: after the last step."""
     name = random_.choice(models)
     steps, size = random_.randint(20, 40), random_.choice([3, 100, 5000])
     holder: list[Leaking] = []
@@ -182,7 +182,7 @@ def trial(
         result = train(name, device, steps, leaks, holder.clear if frees else lambda: None)
     sim.faults_clear()
     line = line_of(kind)
-    # What a graph keeps was allocated at many lines: those of the model. A traceback keeps the function's argument, too.
+    # Memory that a graph keeps was allocated at many lines: those of the model. A traceback keeps the function's argument, too.
     others = [
         leak
         for leak in result.leaks
@@ -198,7 +198,7 @@ def trial(
 
 
 def clean(name: str, device: str, random_: random.Random) -> tuple[bool, float, str]:
-    """Is nothing named; how far is the peak from the allocator's (0 on the CPU, which says none); what was seen."""
+    """Is nothing named; how far is the peak from the allocator's (0 on the CPU, which says none); the table."""
     steps = random_.randint(20, 40)
     gc.collect()
     before = sim.statistics()["allocated_bytes"]  # of earlier trials, which the tool does not know
@@ -222,7 +222,7 @@ def operators_of(name: str) -> list[str]:
 
 
 class Writers(op_tools.Hook):
-    """The operators of the program during which the fault wrote: the planted one, or one whose kernel calls it."""
+    """The operators of the program during which the fault wrote: the planted operator, or an operator whose kernel calls it."""
 
     def __init__(self, fault: sim.Fault) -> None:
         self.fault = fault
@@ -293,13 +293,13 @@ def run_writes(count: int, seed: int) -> int:
         random_ = random.Random(seed + drawn)
         drawn += 1
         name = random_.choice([*ZOO])
-        found = out_of_bounds(name, operators[name], random_)
-        if found is None:
+        outcome = out_of_bounds(name, operators[name], random_)
+        if outcome is None:
             continue
         done += 1
-        if not found[0]:
+        if not outcome[0]:
             failed += 1
-            print(f"NOT NAMED (seed {seed + drawn - 1}): {found[1]}", flush=True)
+            print(f"NOT NAMED (seed {seed + drawn - 1}): {outcome[1]}", flush=True)
     print(f"writes: {done - failed} of {done} named ({drawn - done} draws changed nothing)", flush=True)
     return failed
 
@@ -310,11 +310,11 @@ def main() -> int:
     options.add_argument("--clean", type=int, default=20)
     options.add_argument("--writes", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
-    given = options.parse_args()
+    parsed = options.parse_args()
     quiet("off")
-    failed = run_trials(given.trials, given.seed)
-    failed += run_clean(given.clean, given.seed)
-    failed += run_writes(given.writes, given.seed)
+    failed = run_trials(parsed.trials, parsed.seed)
+    failed += run_clean(parsed.clean, parsed.seed)
+    failed += run_writes(parsed.writes, parsed.seed)
     return 1 if failed else 0
 
 

@@ -2,14 +2,14 @@
 
 Each trains for two steps and is evaluated once, in a variant that its number picks (eager attention, checkpointed
 activations, autocast, plain), without a tool and under each tool, at both levels. Losses, gradients, parameters, buffers,
-the evaluation's output and the random state must be the same bits; no tool may go off. What OpCapture wrote is replayed:
-no call may disagree. What OpAutoCompare and OpOverflowCheck report is shown, each operator once, and counted as found.
+the evaluation's output and the random state must be the same bits; no tool may go off. Files of OpCapture are replayed:
+no call may disagree. Reports of OpAutoCompare and OpOverflowCheck are shown, each operator once, and counted as found.
 
     library_models.py [--names REGEX] [--tool NAME ...] [--level torch aten] [--variant plain ...] [--jobs 2]
     library_models.py --seed 1 --models 12     # further models: drawn from all others that the libraries have
 
 The libraries are not among the project's requirements; a model whose library is missing counts as skipped. Of drawn models
-those are left out that have more than 12 million parameters in spite of small widths; for one that is skipped the next is
+those are left out that have more than 12 million parameters in spite of small widths; for a skipped model the next is
 drawn.
 """
 
@@ -192,10 +192,10 @@ class Classifier(torch.nn.Module):
 
 @functools.cache
 def declare_torchvision() -> None:
-    """Both libraries import torchvision, whose wheel may be one for another torch (CUDA's): such a one cannot load its own
+    """Both libraries import torchvision, whose wheel may be for another torch (CUDA's): then it cannot load its own
     library and fails on import, for want of two operators. They are declared then; no model here calls them."""
-    found = importlib.util.find_spec("torchvision")
-    for place in found.submodule_search_locations or () if found else ():
+    spec = importlib.util.find_spec("torchvision")
+    for place in spec.submodule_search_locations or () if spec else ():
         try:
             torch.ops.load_library(str(Path(place) / "_C.so"))
         except OSError:
@@ -289,8 +289,10 @@ def train(name: str, variant: str, tools: list[Any]) -> dict[str, torch.Tensor]:
     return seen
 
 
-def different(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:
-    return [key for key in one | two if key not in one or key not in two or not same_bits(one[key], two[key])]
+def different(tensors: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:
+    return [
+        key for key in tensors | two if key not in tensors or key not in two or not same_bits(tensors[key], two[key])
+    ]
 
 
 @dataclass
@@ -300,13 +302,13 @@ class Row:
     tool: str = ""
     level: str = ""
     skipped: str = ""
-    found: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     calls: int = 0
     seconds: float = 0.0
 
 
 def replayed(folder: str, *options: str) -> tuple[int, list[str]]:
-    """Runs what was captured in the folder again: how many calls, and what disagreed."""
+    """Runs the captured calls of the folder again: how many calls, and those that disagreed."""
     summary = Path(folder) / "replay.json"
     roots = [str(path) for path in Path(folder).glob("op_capture_result/*/*")]
     if not roots:
@@ -325,15 +327,17 @@ def replayed(folder: str, *options: str) -> tuple[int, list[str]]:
 
 
 def alarms_of(tool: Any) -> list[str]:
-    """What it reports of operators that are right."""
+    """Its reports of operators that are right."""
     if isinstance(tool, op_tools.OpAutoCompare):
-        found = {(one.op, one.phase, one.what, one.reason) for one in tool.result().failures}
+        alarms = {(one.op, one.phase, one.what, one.reason) for one in tool.result().failures}
     elif isinstance(tool, op_tools.OpOverflowCheck):
         rows = [row for row in tool.result().rows if row.kind == "producer"]
-        found = {(row.op, row.phase, f"{row.nan} nan, {row.pos_inf} inf, {row.neg_inf} -inf", row.line) for row in rows}
+        alarms = {
+            (row.op, row.phase, f"{row.nan} nan, {row.pos_inf} inf, {row.neg_inf} -inf", row.line) for row in rows
+        }
     else:
         return []
-    return [f"{type(tool).__name__} reports {' '.join(map(str, alarm))}" for alarm in sorted(found, key=str)]
+    return [f"{type(tool).__name__} reports {' '.join(map(str, alarm))}" for alarm in sorted(alarms, key=str)]
 
 
 def look_at(name: str, variant: str, tools: list[tuple[str, str]]) -> list[Row]:
@@ -352,16 +356,16 @@ def look_at(name: str, variant: str, tools: list[tuple[str, str]]) -> list[Row]:
         row = Row(name, variant, tool_name, level)
         folder = tempfile.mkdtemp()
         try:
-            made = make_tools(tool_name, level, folder)
+            entered = make_tools(tool_name, level, folder)
             try:
-                row.found += [f"{key} changed" for key in different(plain, train(name, variant, made))[:3]]
+                row.findings += [f"{key} changed" for key in different(plain, train(name, variant, entered))[:3]]
             except Exception as error:
-                row.found.append(f"raised {type(error).__name__}: {error}".splitlines()[0][:200])
-            row.found += [trouble for tool in made if (trouble := trouble_of(tool))]
-            row.found += [alarm for tool in made for alarm in alarms_of(tool)]
+                row.findings.append(f"raised {type(error).__name__}: {error}".splitlines()[0][:200])
+            row.findings += [trouble for tool in entered if (trouble := trouble_of(tool))]
+            row.findings += [alarm for tool in entered for alarm in alarms_of(tool)]
             if tool_name == "OpCapture":
                 row.calls, wrong = replayed(folder, "--only_run_forward")
-                row.found += wrong[:3]
+                row.findings += wrong[:3]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         row.seconds = time.monotonic() - began
@@ -387,13 +391,13 @@ def looked_at(items: list[tuple[str, str, list[tuple[str, str]]]], jobs: int) ->
     """The rows of these models, shown as they come."""
     progress = Progress(len(items), "models")
     rows: list[Row] = []
-    for (name, variant, _), made, trouble in work_through(items, start, work, jobs=jobs, seconds=SECONDS):
-        for row in made or [Row(name, variant, found=[trouble])]:
+    for (name, variant, _), rows_of_model, trouble in work_through(items, start, work, jobs=jobs, seconds=SECONDS):
+        for row in rows_of_model or [Row(name, variant, findings=[trouble])]:
             rows.append(row)
             if row.skipped:
                 print(f"skipped {row.model} ({row.variant}): {row.skipped}", flush=True)
-            for found in row.found:
-                print(f"{row.model} ({row.variant}), {row.tool}, {row.level}: {found}", flush=True)
+            for finding in row.findings:
+                print(f"{row.model} ({row.variant}), {row.tool}, {row.level}: {finding}", flush=True)
         progress.step(name)
     return rows
 
@@ -436,7 +440,7 @@ def main() -> int:
         ]
         rows = looked_at(items, options.jobs)
     skipped = [row for row in rows if row.skipped]
-    wrong = [row for row in rows if row.found]
+    wrong = [row for row in rows if row.findings]
     ran = {(row.model, row.variant) for row in rows} - {(row.model, row.variant) for row in skipped}
     print(
         f"{len(ran)} models, {len(rows) - len(skipped)} runs under a tool, {sum(row.calls for row in rows)} calls replayed; "

@@ -1,6 +1,6 @@
 """Where a tool begins and ends, in any order: threads that end, ids that are used again, generators, coroutines, fork.
 
-Each round draws one of the stories below and a level; in each, tools have to see exactly the calls that are theirs, and to
+Each round draws a story below and a level; in each, tools have to see exactly the calls that are theirs, and to
 leave nothing on.
 
     lifecycle.py [--rounds 2000] [--seed 0]
@@ -46,7 +46,7 @@ def call(name: str) -> None:
 
 
 def in_thread(function: Callable[[], Any]) -> int:
-    """In a thread of its own, which has ended on return. Its number for the system, which the next one may have, too."""
+    """In a thread of its own, which has ended on return. Its number for the system, which the next thread may have, too."""
     number: list[int] = []
     failed: list[BaseException] = []
 
@@ -69,7 +69,7 @@ def stopped_after_its_thread(level: str, chance: random.Random) -> None:
     tool, seen = scope(level)
     in_thread(lambda: (tool.start(), call("exp")))
     call("sin")
-    in_thread(lambda: call("cos"))  # often under the number of the one that is gone
+    in_thread(lambda: call("cos"))  # often under the number of the thread that is gone
     if chance.random() < 0.5:
         in_thread(tool.stop)
     else:
@@ -232,16 +232,16 @@ def forks(level: str, chance: random.Random) -> None:
 
 def nested(level: str, chance: random.Random) -> None:
     """Scopes of both levels, entered again while they are on, left in any order."""
-    made = [scope(chance.choice(["torch", "aten"])) for _ in range(3)]
+    scopes = [scope(chance.choice(["torch", "aten"])) for _ in range(3)]
     depth = [0, 0, 0]
     expected: list[list[str]] = [[], [], []]
     for _ in range(12):
         which = chance.randrange(3)
         if depth[which] and chance.random() < 0.5:
-            made[which][0].stop()
+            scopes[which][0].stop()
             depth[which] -= 1
         else:
-            made[which][0].start()
+            scopes[which][0].start()
             depth[which] += 1
         name = chance.choice(sorted(CALLS))
         call(name)
@@ -249,8 +249,8 @@ def nested(level: str, chance: random.Random) -> None:
             expected[i] += [name] * bool(depth[i])
     for i in range(3):
         for _ in range(depth[i]):
-            made[i][0].stop()
-    assert [seen for _, seen in made] == expected
+            scopes[i][0].stop()
+    assert [seen for _, seen in scopes] == expected
 
 
 STORIES = [
@@ -266,7 +266,7 @@ STORIES = [
 
 
 def lived(rounds: int, seed: int) -> tuple[collections.Counter[str], list[str]]:
-    """How often each story was told, and what went wrong."""
+    """How often each story was told, and the failures."""
     chance = random.Random(seed)
     told: collections.Counter[str] = collections.Counter()
     failures = []

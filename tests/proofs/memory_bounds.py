@@ -1,4 +1,4 @@
-"""What each tool takes of memory while a program calls operators with large tensors: bounded, whatever it is that calls.
+"""The memory of each tool while a program calls operators with large tensors: bounded for all programs.
 
 Each case runs in a process of its own: a tool, a level, and a program (forward only, training, shapes that change). Half
 of the calls are made, then as many again: the resident memory at its highest may not grow by more than --most-growth
@@ -7,7 +7,7 @@ programs run without a tool, too, to see that they are flat.
 
     memory_bounds.py [--calls 100000] [--size 1024] [--tools NAME ...] [--programs NAME ...] [--jobs 2] [--most-growth 48]
 
-A call of the program `sum` is one addition: 100,000 of them with tensors of 1 MB (--size 512) take half a minute without a
+A call of the program `sum` is a single addition: 100,000 of them with tensors of 1 MB (--size 512) take half a minute without a
 tool.
 """
 
@@ -63,21 +63,21 @@ def resident() -> int:
 
 
 class Program:
-    """One call of each of its operators at a time; tensors of `size` x `size` elements."""
+    """A call of each of its operators in turn; tensors of `size` x `size` elements."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.name, self.size, self.made = name, size, 0
+        self.name, self.size, self.calls = name, size, 0
         self.weight = torch.randn(size, 16).requires_grad_()
         self.bias = torch.zeros(size).requires_grad_()
         self.x = torch.randn(size, 16)
         self.square = torch.randn(size, size)
 
     def call(self) -> None:
-        self.made += 1
+        self.calls += 1
         if self.name == "sum":
             self.y = torch.add(self.square, 1.0)
             return
-        rows = self.size - (self.made * 37) % (self.size // 2) if self.name == "shapes" else self.size
+        rows = self.size - (self.calls * 37) % (self.size // 2) if self.name == "shapes" else self.size
         self.y = torch.nn.functional.linear(self.x[:rows], self.weight, self.bias)
         if self.name == "training":
             self.y.sum().backward()
@@ -92,7 +92,7 @@ def made_tool(name: str, level: str, folder: str) -> Any:
 
 
 def measure(case: tuple[str, str, str, int, int]) -> dict[str, float]:
-    """Bytes: before, the highest of each half of the calls, what result() added."""
+    """Bytes: before, the highest of each half of the calls, the addition of result()."""
     name, level, kind, calls, size = case
     folder = tempfile.mkdtemp(prefix="memory-bounds-")
     program = Program(kind, size)
@@ -144,24 +144,24 @@ def main() -> int:
     command_line.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS, metavar="NAME")
     command_line.add_argument("--jobs", type=int, default=2, metavar="N")
     command_line.add_argument("--most-growth", type=float, default=48, metavar="MB", help="between the halves")
-    command_line.add_argument("--case", metavar="JSON", help="one case, measured in this process")
+    command_line.add_argument("--case", metavar="JSON", help="a single case, measured in this process")
     options = command_line.parse_args()
     if options.case:
         quiet()
         print(json.dumps(measure(json.loads(options.case))))
         return 0
-    found = 0
+    growing = 0
     all_cases = cases(options.tools, options.programs, options.calls, options.size)
     print(f"{'tool':<16} {'level':<6} {'program':<9} {'before':>8} {'1st half':>9} {'2nd half':>9} {'result()':>9}  MB")
     with ThreadPoolExecutor(options.jobs) as pool:
         for (name, level, program, *_), memory in zip(all_cases, pool.map(in_own_process, all_cases), strict=True):
             growth = memory["second"] - memory["first"]
             grows = growth > options.most_growth * 1e6 or memory["result"] > MOST_OF_RESULT
-            found += grows
+            growing += grows
             numbers = " ".join(f"{memory[key] / 1e6:>9.0f}" for key in ("before", "first", "second", "result"))
             print(f"{name:<16} {level:<6} {program:<8}{numbers}{'  GROWS' if grows else ''}", flush=True)
-    print(f"{options.calls} calls each: {found} of {len(all_cases)} cases take more and more memory")
-    return 1 if found else 0
+    print(f"{options.calls} calls each: {growing} of {len(all_cases)} cases take more and more memory")
+    return 1 if growing else 0
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ PARTS = [
     "7",
     "-1",
 ]
-# What a file may say its operator is called, besides the truth.
+# False names of operators in a file.
 OPERATORS = [
     "../../../escape",
     "/etc/escape",
@@ -68,7 +68,7 @@ OPERATORS = [
     "os.system",
     "aten.from_file.default",
 ]
-CANARY = "made-by-a-name"  # the file that operators which open one are asked for
+CANARY = "made-by-a-name"  # the file that operators which open files are asked for
 
 
 def hostile_name(good: str, choose: random.Random) -> str:
@@ -117,12 +117,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
     """All that is below a folder: path, size, time."""
-    found = (path for path in folder.rglob("*"))
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+    paths = (path for path in folder.rglob("*"))
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
 
 def said(run: list[str], statuses: set[int]) -> tuple[str, list[str]]:
-    """What a command of op-tools, or the replay (run[0] == "replay"), printed, and what is wrong with it."""
+    """The output of a command of op-tools, or of the replay (run[0] == "replay"), and its faults."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), _descriptors() as file:
         status = run_op_from_data.main(run[1:]) if run[0] == "replay" else command_line.main(run)
@@ -132,7 +132,7 @@ def said(run: list[str], statuses: set[int]) -> tuple[str, list[str]]:
 
 @contextlib.contextmanager
 def _descriptors() -> Iterator[Path]:
-    """What C++ writes to standard output and error goes to a file."""
+    """The standard output and error of C++ go to a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "printed")
         kept = [os.dup(1), os.dup(2)]
@@ -149,17 +149,17 @@ def _descriptors() -> Iterator[Path]:
 
 
 def _complaints(run: list[str], text: str, status: int, statuses: set[int]) -> list[str]:
-    found = []
+    complaints = []
     if status not in statuses:
-        found.append(f"{run[0]}: exit status {status}: {text}")
+        complaints.append(f"{run[0]}: exit status {status}: {text}")
     if any(not (character.isprintable() or character == "\n") for character in text):
-        found.append(f"{run[0]}: printed control characters: {text!r}")
-    return found
+        complaints.append(f"{run[0]}: printed control characters: {text!r}")
+    return complaints
 
 
 def _reads(capture: Path, good: int) -> list[str]:
     """load and load_call: op_tools.Error or a call."""
-    found = []
+    complaints = []
     container = next(capture.rglob("calls.zip"))
     with zipfile.ZipFile(container) as entries:
         names = [name.rpartition("/")[0] for name in entries.namelist()]
@@ -168,24 +168,24 @@ def _reads(capture: Path, good: int) -> list[str]:
         with contextlib.suppress(op_tools.Error):
             read += op_tools.load_call(f"{container}!{name}").name == "torch.add"
     if read < good:
-        found.append(f"load_call: {read} of {good} good calls")
+        complaints.append(f"load_call: {read} of {good} good calls")
     for file in capture.rglob("input.pth"):
         with contextlib.suppress(op_tools.Error):
             op_tools.load(file)
             op_tools.load_call(file.parent)
-    return found
+    return complaints
 
 
 def one_round(folder: Path, choose: random.Random, *, with_program: bool) -> list[str]:
-    """Makes a capture in `folder`/in, exports to `folder`/jail/out; what was wrong."""
+    """Makes a capture in `folder`/in, exports to `folder`/jail/out; the complaints."""
     capture, out = folder / "in", folder / "jail" / "deep" / "out"
     out.parent.mkdir(parents=True)
     good = make_capture(capture, choose)
     before = tree(folder)
-    text, found = said(["export", str(capture), str(out)], {0, 1})
+    text, complaints = said(["export", str(capture), str(out)], {0, 1})
     exported = list(out.rglob("input.pth"))
     if len(exported) < good:
-        found.append(f"export: {len(exported)} of {good} good calls: {text}")
+        complaints.append(f"export: {len(exported)} of {good} good calls: {text}")
     container = str(next(capture.rglob("calls.zip")))
     for run, statuses in (
         (["show", str(capture)], {0}),
@@ -193,16 +193,16 @@ def one_round(folder: Path, choose: random.Random, *, with_program: bool) -> lis
         (["show", f"{container}!../../escape/1"], {2}),
         (["replay", str(capture), "--acc_check", "-v"], {0, 2}),
     ):
-        found += said(run, statuses)[1]
-    found += _reads(capture, good)
+        complaints += said(run, statuses)[1]
+    complaints += _reads(capture, good)
     if with_program:
         run = [str(PROGRAM), str(capture), "-v"]
         done = subprocess.run(run, capture_output=True, text=True, errors="surrogateescape", check=False, cwd=folder)
-        found += _complaints(run, done.stdout + done.stderr, done.returncode, {0, 2})
+        complaints += _complaints(run, done.stdout + done.stderr, done.returncode, {0, 2})
     changed = {path for path, what in tree(folder).items() if before.get(path) != what}
     ours = {str(out.parent), *(path for path in changed if Path(path).is_relative_to(out))}
-    found += [f"{path}: was made or changed" for path in sorted(changed - ours)]
-    return found
+    complaints += [f"{path}: was made or changed" for path in sorted(changed - ours)]
+    return complaints
 
 
 def main() -> int:
@@ -218,13 +218,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             here = Path(folder, "here")
             here.mkdir()
-            os.chdir(here)  # what a name opens relative to the working directory is seen
-            found = one_round(here, choose, with_program=number % 10 == 0)
+            os.chdir(here)  # a file that a name opens relative to the working directory is seen
+            complaints = one_round(here, choose, with_program=number % 10 == 0)
             os.chdir(ROOT)
         progress.step()
-        for line in found:
+        for line in complaints:
             print(f"round {number}: {line}")
-        wrong += bool(found)
+        wrong += bool(complaints)
     print(f"{options.rounds} captures with names from outside: {wrong} with a finding")
     return 1 if wrong else 0
 

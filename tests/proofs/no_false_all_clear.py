@@ -1,18 +1,18 @@
-"""No false all-clear: random programs with one edit, or one spoiled result, and what a command says of them.
+"""No false all-clear: random programs with an edit, or a spoiled result, and a command's verdict on them.
 
     ./dev prove no_false_all_clear --command compare --trials 400 --seed 1
 
-A trial draws a small training program (_random_programs.py), and one change: an edit of its source, or a fault of the
-simulated device beyond rounding: a factor, one element, NaN, the tail of a vector, another precision, rows exchanged, a late
-or a lost write, a changed input, wrong with strided inputs alone, in one call or in each call of the operator. The device
+A trial draws a small training program (_random_programs.py), and a change: an edit of its source, or a fault of the
+simulated device beyond rounding: a factor, an element, NaN, the tail of a vector, another precision, rows exchanged, a late
+or a lost write, a changed input, wrong with strided inputs alone, in a single call or in each call of the operator. The device
 rounds otherwise than the CPU. A change matters where a loss, gradient or parameter is off by more than a thousandth of
-what float64 gives on the CPU, and by more than ten times what the same run without the change is off (overflow: where one of
+the results of float64 on the CPU, and by more than ten times the error of the same run without the change (overflow: where one of
 them is not finite; bisect: where a loss is off by more than a hundredth). Then the command must not say that all is right.
 An input that is changed behind its last reader (a gradient, by the step of its optimizer) is a kind of its own: no call shows it.
 Of clean trials nothing may be named.
 
 The commands run in this process: compare, against, one-iter and ranks (three replicas) get two runs; autocompare, overflow,
-replay (run_op_from_data --acc_check) and bisect one run of the device. conformance: a case of its
+replay (run_op_from_data --acc_check) and bisect a single run of the device. conformance: a case of its
 list of functions each, against the function in float64 (conformance_faults has more).
 """
 
@@ -42,14 +42,14 @@ LEVELS = {**{name: command.levels for name, command in _all_clears.COMMANDS.item
 
 
 def trial(command: str, seed: int, level: str, *, clean: bool) -> _all_clears.Trial | None:
-    """None: nothing says what is right."""
+    """None: the right result is not known."""
     if command == CONFORMANCE:
         return _all_clears_of_cases.trial(seed, clean=clean)
     return _all_clears.trial(command, seed, level, clean=clean)
 
 
 def rate(command: str, level: str, first: int, trials: int, clean: int) -> bool:
-    """Prints a line for the table, and what is wrong above it. True: something is."""
+    """Prints a line for the table, and the failures above it. True: there are failures."""
     matter, said_right, named, unjudged = (collections.Counter[str]() for _ in range(4))
     for seed in range(first, first + trials):
         done = trial(command, seed, level, clean=False)

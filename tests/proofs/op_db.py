@@ -1,14 +1,14 @@
 """Transparency over all of torch's operators: a call gives the same with a tool on as without it.
 
-For every operator of torch's test database: float32 samples with gradients, one sample of bfloat16, complex64, int64
+For every operator of torch's test database: float32 samples with gradients, a sample of bfloat16, complex64, int64
 and bool, as a function, as a method, in place, with out= (fitting, strided, empty), and the operator's error inputs.
 Compared are results, gradients, strides, aliasing, versions, the random state and the errors' texts, bit for bit.
 
     op_db.py [--tool NAME ...] [--level torch aten] [--samples 3] [--ops REGEX] [--jobs 2] [--resume] [--under-mode]
 
-A tool is noop (a hook that does nothing), narrow (one whose filter leaves nearly everything out), looking (one that reads
+A tool is noop (a hook that does nothing), narrow (a hook whose filter leaves nearly everything out), looking (a hook that reads
 everything, gradients too), any tool of op_tools, or
-together: all of them at once, one inside the other. OpDtypeCast is given a cast that fits no sample. `asked` counts the
+together: all of them at once, nested. OpDtypeCast is given a cast that fits no sample. `asked` counts the
 calls that the tools were handed. --under-mode makes each call under a dispatch mode (torch's FlopCounterMode).
 Exit status 1 when a tool changed something.
 """
@@ -72,7 +72,7 @@ def tool_names() -> list[str]:
 
 
 def make_tools(name: str, level: str, folder: str) -> list[Any]:
-    """The tools that one name means."""
+    """The tools that a name means."""
     if name == "together":
         return [tool for one in tool_names() if one != name for tool in make_tools(one, level, folder)]
     if name == "narrow":
@@ -90,10 +90,10 @@ class DoesNothing(torch.overrides.TorchFunctionMode):
 
 
 class Calls(Protocol):
-    """What check() looks at: calls that can be made again and again from the same inputs."""
+    """The calls of check(): calls that can be made again and again from the same inputs."""
 
     name: str
-    left_out: dict[str, str]  # what could not be made, and why
+    left_out: dict[str, str]  # samples that could not be made, and why
 
     def build(self) -> list[Any]:
         """Fresh calls; each has a `name` and a method `run`."""
@@ -103,7 +103,7 @@ class Calls(Protocol):
 
 
 def observe(builder: Calls, *scopes: Any) -> dict[str, dict[str, Any]]:
-    """Makes all calls inside the scopes; what was seen, by call."""
+    """Makes all calls inside the scopes; their results, by call."""
     calls = builder.build()
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -116,7 +116,7 @@ def observe(builder: Calls, *scopes: Any) -> dict[str, dict[str, Any]]:
 
 
 def trouble_of(tool: Any) -> str:
-    """What went wrong inside a tool although the program went on."""
+    """Failures inside a tool although the program went on."""
     if tool._scope is not None and tool._scope.hook_failures:
         return f"{type(tool).__name__} failed and went off"
     result = tool.result() if hasattr(tool, "result") else None
@@ -126,9 +126,9 @@ def trouble_of(tool: Any) -> str:
 def check(
     builder: Calls, tools: list[tuple[str, str]], look: Callable[[Any, str], str] = lambda tool, folder: ""
 ) -> list[dict[str, Any]]:
-    """One operator under each of the tools (name, level). `look` says what is wrong with a tool's result in its folder."""
+    """An operator under each of the tools (name, level). `look` names the faults of a tool's result in its folder."""
     plain = observe(builder)
-    unstable: dict[str, set[str]] = {}  # what differs from run to run in torch alone, by call
+    unstable: dict[str, set[str]] = {}  # differences from run to run in torch alone, by call
 
     def learn_unstable(times: int) -> None:
         for _ in range(times):
@@ -141,9 +141,11 @@ def check(
         folder = tempfile.mkdtemp(prefix="op_db-")
         began = time.process_time()
         try:
-            made = make_tools(tool_name, level, folder)
-            with_tool = observe(builder, *made)
-            failed = "; ".join(filter(None, (text for tool in made for text in (trouble_of(tool), look(tool, folder)))))
+            entered = make_tools(tool_name, level, folder)
+            with_tool = observe(builder, *entered)
+            failed = "; ".join(
+                filter(None, (text for tool in entered for text in (trouble_of(tool), look(tool, folder))))
+            )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         changed = {call: different(facts, with_tool[call]) for call, facts in plain.items()}
@@ -155,7 +157,7 @@ def check(
             "tool": tool_name,
             "level": level,
             "calls": len(plain),
-            "asked": sum(tool._scope.calls_seen for tool in made),
+            "asked": sum(tool._scope.calls_seen for tool in entered),
             "seconds": round(time.process_time() - began, 3),
             "changed": {},
             "unstable": 0,
@@ -180,7 +182,7 @@ def check(
 
 
 def start(threads: int = 1) -> None:
-    """What a worker does first."""
+    """A worker's first work."""
     os.environ.update(OP_TOOLS_LOG_LEVEL="error", OP_CAPTURE_FORMAT="container")
     op_tools._C.reload_log_level()
     torch.set_num_threads(threads)

@@ -2,10 +2,10 @@
 
     ./dev prove overflow_trials [--trials 100] [--steps 1000] [--levels aten torch] [--only trials|clean|ranks]
 
-Trials: LeNet, an LSTM and a transformer train for a step on the simulated device, which plants a NaN or an infinity in one
-call of one operator, both drawn by the trial's seed. The call that was hit must be a producer, and no other call may be
+Trials: LeNet, an LSTM and a transformer train for a step on the simulated device, which plants a NaN or an infinity in a
+single call of an operator, both drawn by the trial's seed. The call that was hit must be a producer, and no other call may be
 one. A trial whose fault changed nothing (a result of whole numbers, or of none) is drawn again; at
-level torch also one in which all that the call that was hit gives, forward and backward, is finite, by torch's own isfinite: inside
+level torch also a trial in which all results of the call that was hit, forward and backward, is finite, by torch's own isfinite: inside
 of it the value met a sigmoid, or a loss that did not pick it. Their number is said. So is that of sums of gradients which
 autograd computes between the calls of the torch level: no call made the value, and the check must say that it came in and is not judged.
 
@@ -13,7 +13,7 @@ Clean steps: the same models train for a thousand steps in all, in float32 and u
 first scale is too large, so that it meets real overflow; nothing may be blamed but that.
 
 Ranks: two processes on gloo train with DistributedDataParallel and with fully_shard; in one of them a logarithm of -1 is
-added to what one layer gives, or to the gradient that reaches it. That rank must have this one producer, the other one none;
+added to a layer's result, or to the gradient that reaches it. That rank must have this producer alone, the other rank none;
 every third trial is clean, and must have none.
 """
 
@@ -67,7 +67,7 @@ class Training:
         self.number = 0
 
     def step(self) -> None:
-        """One training step."""
+        """A training step."""
         rows = slice(self.number * 16 % 1600, self.number * 16 % 1600 + 16)
         self.number += 1
         self.method.zero_grad()
@@ -115,7 +115,7 @@ class CallsHit(op_tools.Hook):
 
 def places() -> list[tuple[str, str, int]]:
     """(model, operator, calls in a step) of all that a fault can be planted in."""
-    found = []
+    places = []
     for model in MODELS:
         training = Training(model)
         calls = Calls()
@@ -128,12 +128,12 @@ def places() -> list[tuple[str, str, int]]:
                 sim.fault("nan", ops=name)
             except op_tools.Error:
                 continue  # it never reaches the device under this name
-            found.append((model, name, count))
-    return found
+            places.append((model, name, count))
+    return places
 
 
 def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str, str]:
-    """One planted value: (what was planted where, trouble); trouble is "nothing" or "hidden" when it says nothing."""
+    """A planted value: (the value and its place, trouble); trouble is "nothing" or "hidden" when it says nothing."""
     draw = random.Random(seed)
     model, operator, count = draw.choice(where)
     kind, call = draw.choice(["nan", "inf"]), draw.randrange(count)
@@ -168,7 +168,7 @@ def trial(seed: int, level: str, where: list[tuple[str, str, int]]) -> tuple[str
 
 
 def clean(model: str, precision: str, level: str, steps: int) -> tuple[int, int, int, list[str]]:
-    """(calls, producers, expected ones, what is wrong) of steps without a fault."""
+    """(calls, producers, expected producers, failures) of steps without a fault."""
     # The first scales are too large for float16: real overflow, which the scaler sees to.
     training = Training(model, precision, scale=2.0**24)
     scaled = precision == "autocast"
@@ -198,7 +198,7 @@ def clean(model: str, precision: str, level: str, steps: int) -> tuple[int, int,
 
 
 def on_rank(kind: str, level: str, trials: int) -> int:
-    """What each of the two processes does; prints what is wrong."""
+    """The work of each of the two processes; prints the failures."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, wrong = dist.get_rank(), 0
@@ -310,14 +310,14 @@ def main() -> int:
     if options.only in (None, "clean"):
         each = -(-options.steps // len(MODELS))
         for precision, level in itertools.product(("float32", "autocast"), options.levels):
-            start, calls, found, expected, false = time.monotonic(), 0, 0, 0, []
+            start, calls, producers, expected, false = time.monotonic(), 0, 0, 0, []
             for model in MODELS:
-                one = clean(model, precision, level, each)
-                calls, found, expected = calls + one[0], found + one[1], expected + one[2]
-                false += [f"    {model}: {text}" for text in one[3]]
+                counts = clean(model, precision, level, each)
+                calls, producers, expected = calls + counts[0], producers + counts[1], expected + counts[2]
+                false += [f"    {model}: {text}" for text in counts[3]]
             print(
                 f"{precision:<9} {level:<6} {each * len(MODELS)} clean steps, {calls} calls, {len(false)} false producers; "
-                f"{found} in steps that the scaler skipped, {expected} expected, {time.monotonic() - start:.0f} s",
+                f"{producers} in steps that the scaler skipped, {expected} expected, {time.monotonic() - start:.0f} s",
                 flush=True,
             )
             print("\n".join(false), end="\n" if false else "", flush=True)

@@ -35,8 +35,10 @@ def tools(which: str, folder: str) -> contextlib.ExitStack:
     return stack
 
 
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(one, other))
+def equal(tensors: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(tensors) == len(other) and all(
+        torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(tensors, other)
+    )
 
 
 def network() -> nn.Module:

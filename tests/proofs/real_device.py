@@ -36,10 +36,10 @@ except ImportError as error:
 import op_tools
 
 DEVICE = "vulkan"
-# What torchvulkan 0.2.1 gets wrong, each tried with torch alone against float64. Regular expressions of base names of
+# Operators that torchvulkan 0.2.1 gets wrong, each tried with torch alone against float64. Regular expressions of base names of
 # operators.
 KNOWN = {
-    r"(eq|ne|ge|gt|le|lt|logical_and|logical_or|logical_xor|logical_not)_": "in place on numbers they write one byte an element",
+    r"(eq|ne|ge|gt|le|lt|logical_and|logical_or|logical_xor|logical_not)_": "in place on numbers they write a byte an element",
     r"mean": "of a tensor without dimensions it gives the memory of its input",
     r"column_stack|argmax|argmin": "out= is not resized",
     r"lu_unpack|lu_factor(_ex)?|lu": "wrong permutations of complex128",
@@ -147,7 +147,7 @@ class Part:
     named: list[str]
     """Operators, by the tool."""
     wanted: str = ""
-    """One that has to be among them."""
+    """An operator that has to be among them."""
 
     @property
     def blamed(self) -> list[str]:
@@ -192,13 +192,13 @@ def recorded(make: Callable[[], nn.Module], steps: int, folder: Path) -> list[Pa
 def compare(steps: int) -> Iterator[Part]:
     for name, make in {**MODELS, "gt_ in the model": Gated}.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = op_tools.compare_runs(*map(str, recorded(make, steps, Path(folder))))
-            births = [rank.rows[i].op for rank in found.ranks for i in rank.births]
-            yield Part(f"compare, {name}", f"{len(found.rows)} rows", births, "gt_" if make is Gated else "")
+            compared = op_tools.compare_runs(*map(str, recorded(make, steps, Path(folder))))
+            births = [rank.rows[i].op for rank in compared.ranks for i in rank.births]
+            yield Part(f"compare, {name}", f"{len(compared.rows)} rows", births, "gt_" if make is Gated else "")
 
 
 def overflow(steps: int) -> Iterator[Part]:
-    for name, make in {**MODELS, "log of what is negative": Broken}.items():
+    for name, make in {**MODELS, "log of negative numbers": Broken}.items():
         for level in ("torch", "aten"):
             with op_tools.OpOverflowCheck(level=level) as tool:
                 list(train(make, DEVICE, steps, tool))
@@ -229,11 +229,11 @@ def bisect(steps: int) -> Iterator[Part]:
         done = command("bisect", "--", "program.py", folder=folder)
         lines = done.stdout.splitlines()
         table = next((i for i, line in enumerate(lines) if line.startswith("op ")), len(lines))
-        found = [line.split()[0] for line in lines[table + 1 :] if "::" in line.split(" ")[0]]
+        operators = [line.split()[0] for line in lines[table + 1 :] if "::" in line.split(" ")[0]]
         runs = next(
             (line for line in lines if re.match(r"\d+ runs", line)), f"status {done.returncode}: {done.stderr[-300:]}"
         )
-        yield Part("bisect, gt_ in the model", runs, found, "gt_")
+        yield Part("bisect, gt_ in the model", runs, operators, "gt_")
 
 
 def conformance(sample: int) -> Iterator[Part]:
@@ -283,11 +283,11 @@ def main() -> int:
     options.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     options.add_argument("--steps", type=int, default=3, metavar="N", help="of each training")
     options.add_argument("--sample", type=int, default=500, metavar="N", help="cases of conformance")
-    given = options.parse_args()
+    parsed = options.parse_args()
     print("| tool, model | looked at | named | verdict |\n|---|---|---|---|")
     bad = 0
-    for name in given.only:
-        for part in PARTS[name](given.sample if name == "conformance" else given.steps):
+    for name in parsed.only:
+        for part in PARTS[name](parsed.sample if name == "conformance" else parsed.steps):
             bad += bool(part.blamed) or part.missed
             print(part.line(), flush=True)
     print(f"{bad} parts not as they should be")

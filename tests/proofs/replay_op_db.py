@@ -1,4 +1,4 @@
-"""Capture and replay over all of torch's operators: what is captured is exact, and runs again without Python.
+"""Capture and replay over all of torch's operators: captured calls are exact, and run again without Python.
 
 Captures the calls of torch's test database (samples as in op_db.py) at both levels, replays them with the C++ program
 and compares bit for bit; captured gradients are compared with those of torch.autograd.grad in a run without op_tools.
@@ -36,7 +36,7 @@ from op_tools._conformance.workers import work_through
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OP_TOOLS_BUILD_DIR", ROOT / "build" / "dev")) / "run_op_from_data"
-GROUP = 8  # operators that one run of the program replays: its start costs more than their calls
+GROUP = 8  # operators that a run of the program replays: its start costs more than their calls
 NOT_SAVED = "an input could not be saved when the call was captured"  # a module, an options object: meta.json says so
 OUTCOMES = ("bit for bit", "within tolerance", "not judged", "Python only", "could not run", "differs")
 # Does not give the same twice in torch itself; found by op_db.py, which runs everything several times without a tool.
@@ -57,7 +57,7 @@ def run_all(calls: list[Call], between: Any = lambda: None) -> None:
 
 def read_container(path: Path) -> dict[str, dict[str, Any]]:
     """meta.json by the folder of the call, as the replay program names it, and the gradients that were captured."""
-    found = {}
+    facts_by_folder = {}
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         for name in names:
@@ -67,8 +67,8 @@ def read_container(path: Path) -> dict[str, dict[str, Any]]:
                 if f"{folder}/grad_inputs.pth" in names:
                     with archive.open(f"{folder}/grad_inputs.pth") as file:
                         meta["gradients"] = torch.load(file, weights_only=True)["args"]
-                found[f"{path}!{folder}"] = meta
-    return found
+                facts_by_folder[f"{path}!{folder}"] = meta
+    return facts_by_folder
 
 
 def gradient_outcome(call: Call, metas: list[dict[str, Any]]) -> str:
@@ -79,8 +79,8 @@ def gradient_outcome(call: Call, metas: list[dict[str, Any]]) -> str:
     inputs = tensors(call.inputs)
     if len(recorded) != 1 or len(recorded[0]["gradients"]) != len(inputs):
         return "several calls"
-    given = iter(call.gradients)
-    expected = [next(given) if tensor.requires_grad else None for tensor in inputs]
+    captured_gradients = iter(call.gradients)
+    expected = [next(captured_gradients) if tensor.requires_grad else None for tensor in inputs]
     bits = [
         [None if gradient is None else str(facts(gradient)["bits"]) for gradient in gradients]
         for gradients in (expected, recorded[0]["gradients"])
@@ -92,7 +92,7 @@ def gradient_outcome(call: Call, metas: list[dict[str, Any]]) -> str:
 
 
 def outcome(calls: list[dict[str, Any]]) -> tuple[str, str]:
-    """What became of the captured calls of one sample, and why."""
+    """The outcome of the captured calls of a sample, and why."""
     if any(call["status"] == "differs" for call in calls):
         bad = next(call for call in calls if call["status"] == "differs")
         return "differs", f"{bad['name']}: {json.dumps(bad.get('checks', ''))[:200]}"
@@ -112,7 +112,7 @@ def outcome(calls: list[dict[str, Any]]) -> tuple[str, str]:
 
 @dataclass
 class Captured:
-    """One operator's calls at one level: as they were made without op_tools, under it, and what was written."""
+    """An operator's calls at a level: as they were made without op_tools, under it, and the written files."""
 
     op: str
     level: str
@@ -125,19 +125,19 @@ def capture(name: str, levels: list[str], samples: int, folder: Path) -> list[Ca
     builder = Builder(name, samples)
     plain = calls_of(builder)
     run_all(plain)
-    found = []
+    captured_levels = []
     for level in levels:
         tool = op_tools.OpCapture(level=level, output_dir=str(folder / level / name), format="container")
         calls = calls_of(builder)
         with tool:
             run_all(calls, tool.step)
         if tool.result().root:
-            found.append(Captured(name, level, plain, calls, Path(tool.result().root) / "calls.zip"))
-    return found
+            captured_levels.append(Captured(name, level, plain, calls, Path(tool.result().root) / "calls.zip"))
+    return captured_levels
 
 
 def replay(containers: list[Path], report: Path) -> tuple[dict[str, dict[str, Any]], str]:
-    """What the program says of each call, by path; else why there is no report."""
+    """The program's report on each call, by path; else why there is no report."""
     command = [PROGRAM, *containers, "--acc_check", "-q", "--json", report]
     report.unlink(missing_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
@@ -157,15 +157,21 @@ def work(item: tuple[list[str], list[str], int]) -> list[dict[str, Any]]:
         report = folder / "report.json"
         replayed, trouble = replay([one.container for one in captured], report)
         rows = []
-        for one in captured:
-            if trouble:  # one at a time: the others are not to suffer
-                replayed, alone = replay([one.container], report)
+        for of_level in captured:
+            if trouble:  # each alone: the others are not to suffer
+                replayed, alone = replay([of_level.container], report)
                 if alone:
                     rows.append(
-                        {"op": one.op, "level": one.level, "sample": "all", "outcome": "could not run", "why": alone}
+                        {
+                            "op": of_level.op,
+                            "level": of_level.level,
+                            "sample": "all",
+                            "outcome": "could not run",
+                            "why": alone,
+                        }
                     )
                     continue
-            rows += judge(one, replayed)
+            rows += judge(of_level, replayed)
         return rows
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +209,7 @@ def coverage(rows: list[dict[str, Any]], without: dict[str, str], samples: int) 
         "",
         f"Written by `./dev prove replay_op_db --samples {samples}` with torch {torch.__version__.split('+')[0]}:",
         f"{len({row['op'] for row in rows} | set(without))} of the {len(operators())} operators of torch's own test database",
-        "(op_db), captured at both levels and replayed by the C++ program. A sample is one call (or the few calls that its Python",
+        "(op_db), captured at both levels and replayed by the C++ program. A sample is a call (or the few calls that its Python",
         "function makes) with its backward pass: as a function, as a method, in place, with `out=`.",
         "",
         f"| level | operators | samples | {' | '.join(OUTCOMES)} | gradients equal to torch.autograd.grad's |",
@@ -258,15 +264,15 @@ def main() -> int:
     with log.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         for item, result, trouble in work_through(items, start, work, jobs=options.jobs, seconds=1200):
-            found = result or []
+            rows_of_item = result or []
             if trouble:
-                found = [
+                rows_of_item = [
                     {"op": name, "level": "torch", "sample": "all", "outcome": "could not run", "why": trouble}
                     for name in item[0]
                 ]
-            found += [{"op": name} for name in set(item[0]) - {row["op"] for row in found}]
-            rows += found
-            file.writelines(json.dumps(row) + "\n" for row in found)
+            rows_of_item += [{"op": name} for name in set(item[0]) - {row["op"] for row in rows_of_item}]
+            rows += rows_of_item
+            file.writelines(json.dumps(row) + "\n" for row in rows_of_item)
             file.flush()
             progress.step(item[0][-1])
     without = {row["op"]: "no sample of these dtypes runs on the CPU" for row in rows if "sample" not in row}

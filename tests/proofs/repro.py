@@ -2,13 +2,13 @@
 
     ./dev prove repro [--calls N] [--fresh N] [--shrink N] [--cpp N] [--kinds KIND...] [--seed S] [--results FILE]
 
-Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in one operator of a model's training
+Failing calls are made as in benchmarks/fault_trials.py: a fault of the simulated device in an operator of a model's training
 step, here in all its calls, so that it is there in a new process, too. OpAutoCompare saves them; each becomes a script, which
 is run in a process that finds torch and no op_tools: with the fault (exit status 1), and without it (exit status 0). A process
-is a copy of one that has imported torch and done nothing else (tests/python/forked.py); the first `--fresh` scripts run once more in Pythons
+is a copy of a process that has imported torch and done nothing else (tests/python/forked.py); the first `--fresh` scripts run once more in Pythons
 that are started for them, and have to end with the same status. The first `--shrink` of them are made smaller; the first `--cpp`
 also become C++ programs, several to a translation unit, and run with and without the fault. Calls are drawn from --seed on, so that
-seeds must lie apart; with --results a run is a part of a longer one.
+seeds must lie apart; with --results a run is a part of a longer run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LIBRARY = "libop_tools_sim_device.so"
 
 @dataclass
 class Trial:
-    """What became of one failing call."""
+    """The outcome of a failing call."""
 
     label: str
     fault: str
@@ -73,7 +73,7 @@ class Trial:
     finding: str = ""
     output: str = ""
     cpp: str = ""
-    """Folder of the C++ program; "" without one."""
+    """Folder of the C++ program; "" without it."""
     cpp_reproduces: bool = False
     cpp_trouble: str = ""
     shrunk: tuple[int, int, int] | None = None
@@ -110,9 +110,9 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
     models = [*fault_trials.OF_DIGITS, *fault_trials._zoo.ZOO]
     places = {precision: fault_trials.operators(models, precision) for precision in PRECISIONS}
-    found: list[Failing] = []
+    failing: list[Failing] = []
     for number in range(seed, seed + 20 * count):
-        if len(found) >= count:
+        if len(failing) >= count:
             break
         kind, level = kinds[number % len(kinds)], ("torch", "aten")[number // len(kinds) % 2]
         draw = random.Random(f"{kind} {number}")
@@ -127,20 +127,20 @@ def failing_calls(folder: Path, count: int, kinds: list[str], seed: int) -> list
         sim.faults_clear()
         variable = f"{kind}:ops={operator},seed={number}" + "".join(f",{k}={v}" for k, v in more.items())
         if saved:
-            found.append(
+            failing.append(
                 Failing(
                     f"{draw.choice(sorted(set(saved)))}/device",
                     variable,
                     f"{kind} {level} {operator} {model} {precision}",
                 )
             )
-    return found
+    return failing
 
 
 def outside(fault: str) -> dict[str, str]:
     """The environment of a process that does not find op_tools."""
-    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**found, "OP_TOOLS_SIM_FAULTS": fault}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**variables, "OP_TOOLS_SIM_FAULTS": fault}
 
 
 def fresh_status(path: Path, fault: str) -> int:
@@ -150,7 +150,7 @@ def fresh_status(path: Path, fault: str) -> int:
 
 
 class Copies:
-    """Runs what op_tools.repro starts: the judge, which needs op_tools, and scripts, which must not find it."""
+    """Runs the processes of op_tools.repro: the judge, which needs op_tools, and scripts, which must not find it."""
 
     def __init__(self) -> None:
         from op_tools.repro._trial import package_environment
@@ -188,11 +188,11 @@ find_package(Torch REQUIRED)
 
 
 def write_unit(trials: list[Trial], path: Path) -> None:
-    """Their programs as one, in a namespace each; its first argument says which of them. Most of a compilation is torch's headers."""
+    """Their programs as a single program, in a namespace each; its first argument selects the program. Most of a compilation is torch's headers."""
     includes: dict[str, None] = {}
     text, choices = "", ""
-    for number, one in enumerate(trials):
-        (source,) = Path(one.cpp).glob("*.cpp")
+    for number, trial in enumerate(trials):
+        (source,) = Path(trial.cpp).glob("*.cpp")
         lines = source.read_text().splitlines()
         includes |= dict.fromkeys(line for line in lines if line.startswith("#include"))
         own = "\n".join(line for line in lines if not line.startswith("#include"))
@@ -227,21 +227,21 @@ def build_and_run(trials: list[Trial], folder: Path) -> None:
     for number, unit in enumerate(units):
         if number not in programs and len(unit) > 1:
             alone = build([[one] for one in unit], folder / f"unit{number}_alone")
-            for place, one in enumerate(unit):
-                run_program(one, alone.get(place), 0)
+            for place, trial in enumerate(unit):
+                run_program(trial, alone.get(place), 0)
             continue
-        for place, one in enumerate(unit):
-            run_program(one, programs.get(number), place)
+        for place, trial in enumerate(unit):
+            run_program(trial, programs.get(number), place)
 
 
-def run_program(one: Trial, program: Path | None, place: int) -> None:
+def run_program(trial: Trial, program: Path | None, place: int) -> None:
     if not program:
-        one.cpp_trouble = "it does not compile"
+        trial.cpp_trouble = "it does not compile"
         return
-    for fault in (one.fault, ""):
+    for fault in (trial.fault, ""):
         done = subprocess.run(
             [program, str(place)],
-            cwd=one.cpp,
+            cwd=trial.cpp,
             env={**os.environ, "OP_TOOLS_SIM_FAULTS": fault},
             capture_output=True,
             text=True,
@@ -250,9 +250,9 @@ def run_program(one: Trial, program: Path | None, place: int) -> None:
         )
         as_expected = done.returncode == 1 and "WRONG" in done.stdout if fault else done.returncode == 0
         if not as_expected:
-            one.cpp_trouble = f"{'with' if fault else 'without'} the fault: {(done.stdout + done.stderr)[-300:]}"
+            trial.cpp_trouble = f"{'with' if fault else 'without'} the fault: {(done.stdout + done.stderr)[-300:]}"
             return
-    one.cpp_reproduces = True
+    trial.cpp_reproduces = True
 
 
 def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
@@ -266,16 +266,16 @@ def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
     plan = Plan("sim", libraries=(library(),))
     path = Path(tempfile.mkdtemp(dir=into)) / "repro.py"
     try:
-        _, _, made = make(failing.folder, path, plan, 120, lambda _: None, runs=1)
+        _, _, script = make(failing.folder, path, plan, 120, lambda _: None, runs=1)
     except Exception as error:
         trial.output = f"{type(error).__name__}: {error}"
         return trial
     trial.reproduced, trial.data, trial.elements = (
-        made.reproduces,
-        "beside" if made.side_path else "inline",
-        made.script.elements,
+        script.reproduces,
+        "beside" if script.side_path else "inline",
+        script.script.elements,
     )
-    trial.lines, trial.finding, trial.output = made.script.text.count("\n"), made.finding, made.output
+    trial.lines, trial.finding, trial.output = script.script.text.count("\n"), script.finding, script.output
     without = copies().run([sys.executable, str(path)], environment=outside(""))
     trial.right_without_fault = without.status == 0
     if fresh:
@@ -284,7 +284,7 @@ def examine(item: tuple[Failing, str, bool, bool, bool]) -> Trial:
     if in_cpp and trial.reproduced:
         try:
             trial.cpp = str(
-                write_cpp(failing.folder, path.with_suffix(""), made, 120, lambda _: None, build=False).folder
+                write_cpp(failing.folder, path.with_suffix(""), script, 120, lambda _: None, build=False).folder
             )
         except Exception as error:
             trial.cpp_trouble = f"{type(error).__name__}: {error}"
@@ -309,7 +309,7 @@ def start() -> None:
 
 
 def report(trials: list[Trial]) -> int:
-    """Prints what was found; the exit status."""
+    """Prints the results; the exit status."""
     count = max(1, len(trials))
     shown = [one for one in trials if one.reproduced]
     false = [one for one in shown if not one.right_without_fault]
@@ -322,25 +322,25 @@ def report(trials: list[Trial]) -> int:
     if small:
         sizes = [one.shrunk for one in small if one.shrunk]
         print(
-            f"shrunk: {len(small)}, of which {sum(one.shrunk_reproduces for one in small)} reproduce; elements, median: "
+            f"shrunk: {len(small)}, of which {sum(trial.shrunk_reproduces for trial in small)} reproduce; elements, median: "
             f"{statistics.median(s[0] for s in sizes):g} before, {statistics.median(s[1] for s in sizes):g} after; "
             f"attempts, median: {statistics.median(s[2] for s in sizes):g}; lines: "
-            f"{statistics.median(one.lines for one in small):g} before, "
-            f"{statistics.median(one.shrunk_lines for one in small):g} after"
+            f"{statistics.median(trial.lines for trial in small):g} before, "
+            f"{statistics.median(trial.shrunk_lines for trial in small):g} after"
         )
     programs = [one for one in trials if one.cpp or one.cpp_trouble]
     if programs:
-        print(f"C++: {sum(one.cpp_reproduces for one in programs)} of {len(programs)} reproduce")
-    for one in programs:
-        if not one.cpp_reproduces:
-            print(f"    not in C++: {one.label}: {one.cpp_trouble.strip()}")
-    for one in trials:
-        if not one.reproduced:
-            print(f"    not reproduced: {one.label}: {one.output.strip()[-400:]}")
-        elif not one.right_without_fault:
-            print(f"    wrong without its fault: {one.label}")
-        if one.shrink_trouble or (one.shrunk and not one.shrunk_reproduces):
-            print(f"    not shrunk: {one.label}: {one.shrink_trouble}")
+        print(f"C++: {sum(trial.cpp_reproduces for trial in programs)} of {len(programs)} reproduce")
+    for trial in programs:
+        if not trial.cpp_reproduces:
+            print(f"    not in C++: {trial.label}: {trial.cpp_trouble.strip()}")
+    for trial in trials:
+        if not trial.reproduced:
+            print(f"    not reproduced: {trial.label}: {trial.output.strip()[-400:]}")
+        elif not trial.right_without_fault:
+            print(f"    wrong without its fault: {trial.label}")
+        if trial.shrink_trouble or (trial.shrunk and not trial.shrunk_reproduces):
+            print(f"    not shrunk: {trial.label}: {trial.shrink_trouble}")
     in_cpp = sum(one.cpp_reproduces for one in programs)
     return 1 if len(shown) < 0.99 * count or in_cpp < 0.95 * len(programs) or false or different else 0
 
@@ -364,19 +364,21 @@ def main() -> int:
         calls = failing_calls(Path(folder), options.calls, options.kinds, options.seed)
         print(f"{len(calls)} failing calls saved", flush=True)
         items = [
-            (one, folder, *(number < count for count in (options.fresh, options.shrink, options.cpp)))
-            for number, one in enumerate(calls)
+            (call, folder, *(number < count for count in (options.fresh, options.shrink, options.cpp)))
+            for number, call in enumerate(calls)
         ]
-        made = []
+        finished = []
         for item, trial, trouble in work_through(items, start, examine, jobs=options.jobs, seconds=900):
-            made.append(trial or Trial(item[0].label, item[0].fault, output=str(trouble)))
-            one = made[-1]
-            print(f"{len(made)}: {one.label}: {one.reproduced} {one.shrunk or ''} {one.seconds:.0f} s", flush=True)
-        build_and_run([one for one in made if one.cpp], Path(folder))
+            finished.append(trial or Trial(item[0].label, item[0].fault, output=str(trouble)))
+            last = finished[-1]
+            print(
+                f"{len(finished)}: {last.label}: {last.reproduced} {last.shrunk or ''} {last.seconds:.0f} s", flush=True
+            )
+        build_and_run([one for one in finished if one.cpp], Path(folder))
     if options.results:
         with options.results.open("a") as file:
-            file.writelines(json.dumps(asdict(one)) + "\n" for one in made)
-    return report(trials + made)
+            file.writelines(json.dumps(asdict(one)) + "\n" for one in finished)
+    return report(trials + finished)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The scripts of op-tools repro say what the judge says, where no float64 run is possible and everywhere else.
+"""The scripts of op-tools repro agree with the judge, where no float64 run is possible and everywhere else.
 
     ./dev prove repro_verdicts [--cases N] [--dtypes D ...] [--part I/N] [--factors F ...]
 
@@ -45,7 +45,7 @@ FACTORS = (0.0, 0.4, 0.9, 1.5, 2.5, 5.0, 9.0, 20.0, 1000.0)
 
 @dataclass(frozen=True)
 class Trial:
-    """A call with one factor."""
+    """A call with a factor."""
 
     case: str
     op: str
@@ -84,7 +84,7 @@ def judged(folder: Path, into: Path) -> Judged | None:
 
 
 def said(script: Path) -> str:
-    """What a script says, run in this process."""
+    """A script's verdict, run in this process."""
     statuses = {0: "agrees", 1: "differs", 2: "not judged"}
     with contextlib.redirect_stdout(io.StringIO()), mock.patch.object(sys, "argv", [str(script)]):
         try:
@@ -95,12 +95,12 @@ def said(script: Path) -> str:
 
 
 def moved_by(factor: float) -> contextlib.AbstractContextManager[Any]:
-    """All floats of what the device computes are moved by so many units of float32, or of bfloat16."""
+    """All floats of the device's results are moved by so many units of float32, or of bfloat16."""
     return contextlib.nullcontext() if factor == 0 else sim.fault("scale", scale=1 + factor)
 
 
 def try_call(case: Any, folder: Path, factors: Sequence[float], into: Path) -> Iterator[Trial]:
-    """The judge and the script of one captured call, for each factor."""
+    """The judge and the script of a captured call, for each factor."""
     try:
         saved = read(str(folder))
     except op_tools.Error:
@@ -113,20 +113,20 @@ def try_call(case: Any, folder: Path, factors: Sequence[float], into: Path) -> I
         return
     for factor in factors:
         with moved_by(factor * unit):
-            found = judged(folder, into)
-            if found is None:
+            report = judged(folder, into)
+            if report is None:
                 continue
-            plan = plan_for(saved, Judged(found.rows, expected=right.expected), Plan("sim"))
+            plan = plan_for(saved, Judged(report.rows, expected=right.expected), Plan("sim"))
             script = into / "script.py"
             try:
-                made = write(saved, plan, "script.pth", "")
+                written = write(saved, plan, "script.pth", "")
             except op_tools.Error:
                 return
-            torch.save(made.side_file, into / "script.pth")
-            script.write_text(made.text)
+            torch.save(written.side_file, into / "script.pth")
+            script.write_text(written.text)
             names = {one.name for one in plan.expected}
             rows = [
-                row for row in found.rows if row["part"] == "call" or name_of(row["part"], row.get("index")) in names
+                row for row in report.rows if row["part"] == "call" or name_of(row["part"], row.get("index")) in names
             ]
             verdicts = {row["verdict"] for row in rows}
             judge = "differs" if "differs" in verdicts else "agrees" if "agrees" in verdicts else "not judged"
@@ -145,8 +145,8 @@ def trials(cases: Sequence[Any], factors: Sequence[float]) -> Iterator[Trial]:
                 folders = captured(case, tempfile.mkdtemp(dir=folder))
             except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
                 continue  # the CPU refuses it
-            for one in folders:
-                yield from try_call(case, one, factors, Path(folder))
+            for call_folder in folders:
+                yield from try_call(case, call_folder, factors, Path(folder))
 
 
 def cases_of(count: int, dtypes: Sequence[str] = ()) -> list[Any]:

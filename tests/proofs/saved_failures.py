@@ -62,25 +62,25 @@ COMPARED = (
     "error_rmse",
     "error_max",
 )
-# What the saved files cannot hold. By a part of the live row's operator or of the difference.
+# Differences by facts that the saved files cannot hold. By a part of the live row's operator or of the difference.
 UNEQUAL_REASONS = {}
 
 
 @dataclass
 class Count:
-    """What became of the saved failures of one operator."""
+    """The outcome of the saved failures of an operator."""
 
     saved: int = 0
     equal: int = 0
     rows: int = 0
     unequal: list[str] = field(default_factory=list)
-    tried: list[str] = field(default_factory=list)  # what became of each sample: why nothing was saved
+    tried: list[str] = field(default_factory=list)  # for each sample: why nothing was saved
 
 
-def same(one, other):
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
-    return one == other
+def same(value, other):
+    if isinstance(value, float) and isinstance(other, float):
+        return value == other or (math.isnan(value) and math.isnan(other))
+    return value == other
 
 
 def number(value):
@@ -106,7 +106,7 @@ def difference(live, rows, reason):
 
 
 def replay_all(result, count, label):
-    """Replays the failures of one OpAutoCompare result and compares row by row."""
+    """Replays the failures of an OpAutoCompare result and compares row by row."""
     by_call = collections.defaultdict(list)
     for row in result.rows:
         by_call[row["op"], row["id"], row["phase"]].append(row)
@@ -133,7 +133,7 @@ def check_sample(op, sample, level, kind, count, label, seed):
             ended = "ran"
             try:
                 run(op, sample, "sim")
-            except Exception as error:  # the planted one, or what the sample needs and the device lacks
+            except Exception as error:  # the planted error, or an operator that the sample needs and the device lacks
                 ended = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             fault.stop()
         result, saved = tool.result(), count.saved
@@ -155,10 +155,10 @@ def check_operator(name, samples, levels):
     for dtype in DTYPES:
         if not op.supports_dtype(dtype, "cpu"):
             continue
-        found = samples_of(op, dtype, samples)
-        if not found:
+        drawn = samples_of(op, dtype, samples)
+        if not drawn:
             count.tried.append(f"{name} {dtype}: torch's own tests give no sample")
-        for seed, sample in enumerate(found):
+        for seed, sample in enumerate(drawn):
             for level in levels:
                 kind = next(kinds)
                 check_sample(op, sample, level, kind, count, f"{name} {dtype} {level} {kind}", seed)

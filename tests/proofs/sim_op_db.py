@@ -3,7 +3,7 @@
     ./dev prove sim_op_db [--samples N] [--only NAME] [--write]
 
 A sample that runs on the CPU counts. It passes when the device gives equal results and gradients, in the first call (which
-teaches the device the shapes) and in the second (which runs later). At least 98 % have to; what fails is listed with its
+teaches the device the shapes) and in the second (which runs later). At least 98 % have to; failures are listed with their
 reason. --write puts the table into docs/sim_device.md. Takes two or three minutes.
 """
 
@@ -25,7 +25,7 @@ sim.set_rounding(False)  # its kernels are to be the CPU's
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sim_device.md"
 BEGIN, END = "<!-- op_db: written by ./dev prove sim_op_db --write -->", "<!-- op_db: end -->"
 LEAST = 98.0
-# What the program itself cannot say of a failure.
+# Reasons of failures that the program itself cannot know.
 REASONS = {
     "as_strided.partial_views": "the sample looks at memory beside its tensor, which a copy to a device leaves behind",
     "nn.functional.scaled_dot_product_attention": "a device without a fused kernel computes it in parts: rounding, up to "
@@ -49,7 +49,7 @@ def on(device, value):
 
 
 def run(op, sample, device):
-    """What the operator gives, and the gradients of its inputs."""
+    """The operator's results, and the gradients of its inputs."""
     inputs, args, kwargs = on(device, (sample.input, sample.args, sample.kwargs))
     if "device" in kwargs:
         kwargs["device"] = device
@@ -69,11 +69,11 @@ def run(op, sample, device):
 
 
 def difference(right, result, compare_values):
-    """None when equal; else what is not."""
-    for kind, one, other in zip(("result", "gradient"), right, result, strict=True):
-        if len(one) != len(other):
-            return f"{len(other)} {kind}s for {len(one)}"
-        for a, b in zip(one, other, strict=True):
+    """None when equal; else the difference."""
+    for kind, tensors, other in zip(("result", "gradient"), right, result, strict=True):
+        if len(tensors) != len(other):
+            return f"{len(other)} {kind}s for {len(tensors)}"
+        for a, b in zip(tensors, other, strict=True):
             if a is None or b is None:
                 if a is not b:
                     return f"{kind}: one is None"
@@ -164,9 +164,9 @@ def main():
     for name, op in operators().items():
         if options.only not in name:
             continue
-        found = [outcome for sample in samples_of(op, options.samples) if (outcome := check(op, sample))]
-        ops += bool(found)
-        for kind, reason in found:
+        outcomes = [outcome for sample in samples_of(op, options.samples) if (outcome := check(op, sample))]
+        ops += bool(outcomes)
+        for kind, reason in outcomes:
             counts[kind] += 1
             if reason:
                 print(f"{name}: {reason}")

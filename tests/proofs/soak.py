@@ -24,7 +24,7 @@ from _workers import Progress
 
 import op_tools
 
-MOST_GROWTH = 16e6  # bytes; an index of what was written would take 35 MB for 100,000 calls
+MOST_GROWTH = 16e6  # bytes; an index of all written calls would take 35 MB for 100,000 calls
 
 
 def resident() -> int:

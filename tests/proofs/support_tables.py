@@ -72,15 +72,15 @@ def outcome(info, sample, device):
 
 def observed(infos, device, count):
     """As the table words it. None if no sample says anything."""
-    found = [outcome(info, sample, device) for info in infos for sample in samples_of(info, count)]
+    outcomes = [outcome(info, sample, device) for info in infos for sample in samples_of(info, count)]
     if device != "cpu":
         torch.sim.synchronize()
-    found = [one for one in found if one]
-    if not found:
+    outcomes = [one for one in outcomes if one]
+    if not outcomes:
         return None
-    if "refused" in found:
-        return "unsupported" if set(found) == {"refused"} else "partial"
-    return "partial" if "backward refused" in found else "supported"
+    if "refused" in outcomes:
+        return "unsupported" if set(outcomes) == {"refused"} else "partial"
+    return "partial" if "backward refused" in outcomes else "supported"
 
 
 def removed_from(table, names):
@@ -92,7 +92,7 @@ def removed_from(table, names):
 
 def candidates_of(table):
     """Operators that sample calls make, and that the device has kernels for. Composite operators do not reach the device:
-    without a kernel they are what they are with one."""
+    without a kernel they are as they are with it."""
     rows = table.content["operators"]
     used = {one for row in table.content["functions"].values() for call in row["operators"] for one in call}
     return sorted(one for one in used - NEEDED if one in rows and rows[one]["evidence"].startswith("kernel for"))
@@ -110,8 +110,8 @@ def word(table, name):
 
 def compare(tables, device, functions, counts, samples):
     for name, infos in functions.items():
-        found = observed(infos, device, samples)
-        if found is None:
+        status = observed(infos, device, samples)
+        if status is None:
             continue
         for kind, table in tables.items():
             predicted = word(table, name)
@@ -119,10 +119,10 @@ def compare(tables, device, functions, counts, samples):
                 counts[kind, "unknown"] += 1
                 continue
             counts[kind, "all"] += 1
-            counts[kind, "agree"] += predicted == found
-            counts[kind, f"really {found}"] += 1
-            if predicted != found:
-                print(f"  {kind}: {name}: predicted {predicted}, is {found}: {table.support(name).evidence[:120]}")
+            counts[kind, "agree"] += predicted == status
+            counts[kind, f"really {status}"] += 1
+            if predicted != status:
+                print(f"  {kind}: {name}: predicted {predicted}, is {status}: {table.support(name).evidence[:120]}")
 
 
 def main():

@@ -1,6 +1,6 @@
 """Threads that enter and leave scopes of all kinds while others run operators: results stay, and nothing is left behind.
 
-Every thread runs the same small step and compares each result with the one from before. Half of them enter and leave
+Every thread runs the same small step and compares each result with the earlier result. Half of them enter and leave
 scopes at both levels all the time, nested and interleaved, captures among them; the other half have none.
 
     threads.py [--threads 32] [--seconds 30]
@@ -57,8 +57,8 @@ class Run:
         self.lock = threading.Lock()
 
     def check(self) -> None:
-        for one, other in zip(step(), self.expected, strict=True):
-            if not torch.equal(one, other):
+        for result, other in zip(step(), self.expected, strict=True):
+            if not torch.equal(result, other):
                 raise AssertionError("a step gave another result")
         with self.lock:
             self.steps += 1

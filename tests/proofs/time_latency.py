@@ -1,10 +1,10 @@
-"""OpTimeMeasure on the simulated device with planted latencies: does it report what was planted?
+"""OpTimeMeasure on the simulated device with planted latencies: does it report the planted times?
 
     ./dev prove time_latency
 
-For latencies from 50 us to 50 ms, in each mode, forward and backward. A planted latency is what an operator takes at
-least on the queue: what it takes by itself can lie in it or come on top. So in sync and event mode the reported time is to
-lie between the planted one and that plus its own, within 5 %; in host mode far below it; and in sync mode the sum is to be
+For latencies from 50 us to 50 ms, in each mode, forward and backward. A planted latency is the least time of an operator
+on the queue: its own time can lie in it or come on top. So in sync and event mode the reported time is to
+lie between the planted time and that plus its own, within 5 %; in host mode far below it; and in sync mode the sum is to be
 the step's wall time. Other programs on the machine only make calls slower, so the fastest call of many is judged, and the
 step whose sum and wall time are closest. Exit status 1 when something is off.
 """

@@ -6,7 +6,7 @@ and evaluating; optimizers in every configuration (loops over lists, fused, diff
 loaded, scheduled, scaled, and in hooks of backward. Operators are called as op_db.py calls them.
 
 Outputs, gradients, parameters, buffers, states, aliasing, versions, errors and the random state must be the same under
-every tool (see op_db.py), no tool may go off; what OpCapture wrote is replayed, and no call may disagree; OpAutoCompare
+every tool (see op_db.py), no tool may go off; files of OpCapture are replayed, and no call may disagree; OpAutoCompare
 may report nothing.
 
     torch_db.py [--tool NAME ...] [--level torch aten] [--samples 2] [--ops REGEX] [--jobs 2] [--resume]
@@ -27,7 +27,7 @@ from op_db import start as start_op_db
 
 
 def look(tool: Any, folder: str) -> str:
-    """What the tool says of a program in which nothing is wrong."""
+    """The tool's reports on a program in which nothing is wrong."""
     kind = type(tool).__name__
     if kind == "OpAutoCompare":
         alarms = {(one["op"], one["what"], one["reason"]) for one in tool.result().failures}

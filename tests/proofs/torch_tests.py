@@ -2,7 +2,7 @@
 
     torch_tests.py FILE.py ... [--tool NAME ...] [--level torch aten] [--only REGEX]
 
-Each test runs plain, then once under every tool at each level, all in one process. The files are not in torch's wheel:
+Each test runs plain, then once under every tool at each level, all in a single process. The files are not in torch's wheel:
 take them from the sources of the torch that is installed. A test counts as well when it ends as it does run again without
 a tool, or, at the torch level, under a torch-function mode that does nothing.
 
@@ -36,23 +36,23 @@ def tests_of(path: Path) -> Iterator[unittest.TestCase]:
     spec.loader.exec_module(module)
     left: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     while left:
-        one = left.pop()
-        if isinstance(one, unittest.TestSuite):
-            left.extend(one)
+        test = left.pop()
+        if isinstance(test, unittest.TestSuite):
+            left.extend(test)
         else:
-            yield one
+            yield test
 
 
 def outcome(test: unittest.TestCase, *scopes: Any) -> tuple[str, str]:
-    """How a fresh run of the test inside the scopes ends, and what it says when it fails."""
+    """How a fresh run of the test inside the scopes ends, and its message when it fails."""
     result = unittest.TestResult()
     with contextlib.ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(scope)
         type(test)(test._testMethodName).run(result)
     for kind in ("errors", "failures", "unexpectedSuccesses", "expectedFailures", "skipped"):
-        if found := getattr(result, kind):
-            text = found[0][1] if isinstance(found[0], tuple) else ""
+        if problems := getattr(result, kind):
+            text = problems[0][1] if isinstance(problems[0], tuple) else ""
             return kind, re.sub(r"\s+", " ", text)[-400:]
     return "passed", ""
 
@@ -65,20 +65,20 @@ def ends_so_anyway(test: unittest.TestCase, level: str, end: str) -> bool:
 
 def differences(test: unittest.TestCase, tools: list[tuple[str, str]]) -> tuple[str, list[str]]:
     plain, _ = outcome(test)
-    found = []
+    differing = []
     for name, level in tools:
         folder = tempfile.mkdtemp(prefix="torch_tests-")
         try:
-            made = make_tools(name, level, folder)
-            under, text = outcome(test, *made)
-            trouble = "; ".join(filter(None, map(trouble_of, made)))
+            entered = make_tools(name, level, folder)
+            under, text = outcome(test, *entered)
+            trouble = "; ".join(filter(None, map(trouble_of, entered)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if under != plain and not ends_so_anyway(test, level, under):
             trouble = f"{under} instead of {plain}: {text} {trouble}"
         if trouble:
-            found.append(f"{test.id()} ({name}, {level}): {trouble}")
-    return plain, found
+            differing.append(f"{test.id()} ({name}, {level}): {trouble}")
+    return plain, differing
 
 
 def main() -> int:
@@ -96,10 +96,10 @@ def main() -> int:
     ends: Counter[str] = Counter()
     bad = []
     for test in tests:
-        plain, found = differences(test, tools)
+        plain, differing = differences(test, tools)
         ends[plain] += 1
-        bad += found
-        for line in found:
+        bad += differing
+        for line in differing:
             print(line, flush=True)
         progress.step(test.id())
     print(
