@@ -139,7 +139,7 @@ def open_parameters(op: Any, sample: Any) -> Iterator[str]:
             }
     try:
         parameters = inspect.signature(op.op).parameters.values()
-        names_of_floats |= {argument.name for argument in parameters if one.default is None}
+        names_of_floats |= {one.name for one in parameters if one.default is None}
     except (TypeError, ValueError):
         pass  # a builtin: its schema says it
     if not names_of_floats & {name for name, value in sample.kwargs.items() if value is not None}:
