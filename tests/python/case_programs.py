@@ -150,7 +150,7 @@ def odd_tensors():  # pytorch/pytorch#82854, #112767, #125379, #142217, Lightnin
     weight = torch.randn(5, 3, requires_grad=True)
     c = torch.randn(4, dtype=torch.complex64, requires_grad=True)
     e4, e5 = torch.float8_e4m3fn, torch.float8_e5m2
-    a8, one = torch.randn(16, 16).to(e4), torch.tensor(1.0)
+    a8, unit = torch.randn(16, 16).to(e4), torch.tensor(1.0)
     calls = [
         lambda: (F.layer_norm(F.gelu(nested @ x.t()[:, :4]), (4,)) * 2).values(),
         lambda: F.scaled_dot_product_attention(heads, heads, heads).values(),
@@ -165,7 +165,7 @@ def odd_tensors():  # pytorch/pytorch#82854, #112767, #125379, #142217, Lightnin
         lambda: torch.dequantize(F.relu(torch.quantize_per_tensor(x, 0.1, 3, torch.quint8))),
         lambda: torch.quantize_per_channel(x, torch.full((4,), 0.1), torch.zeros(4).long(), 1, torch.qint8).int_repr(),
         lambda: (x.to(e4).to(torch.float32) * 2).to(e5),
-        lambda: torch._scaled_mm(a8, a8.t(), scale_a=one, scale_b=one, out_dtype=torch.float32),
+        lambda: torch._scaled_mm(a8, a8.t(), scale_a=unit, scale_b=unit, out_dtype=torch.float32),
         lambda: torch.randn(4, dtype=torch.complex64).to(torch.complex32) * 2,
         lambda: torch.autograd.grad((c * c.conj()).real.sum(), c)[0],
         lambda: torch.randn(3, 3, dtype=torch.complex64).conj().t() @ torch.ones(3, 3, dtype=torch.complex64),
@@ -336,11 +336,11 @@ def copies_and_pickles():  # pytorch/pytorch#65430, #47051, #79580
         type(np.float32(2) * torch.ones(2)).__name__,
     ]
     context = torch.multiprocessing.get_context("fork")
-    given, returned = context.SimpleQueue(), context.SimpleQueue()
+    sent, returned = context.SimpleQueue(), context.SimpleQueue()
     shared = torch.ones(4)
-    process = context.Process(target=_double, args=(given, returned))
+    process = context.Process(target=_double, args=(sent, returned))
     process.start()
-    given.put(shared)
+    sent.put(shared)
     seen += [returned.get(), shared]
     process.join()
     return seen
@@ -349,9 +349,9 @@ def copies_and_pickles():  # pytorch/pytorch#65430, #47051, #79580
 class Labelled(torch.Tensor):
     @staticmethod
     def __new__(cls, data, label="x"):
-        made = torch.Tensor._make_subclass(cls, data)
-        made.label = label
-        return made
+        tensor = torch.Tensor._make_subclass(cls, data)
+        tensor.label = label
+        return tensor
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -361,8 +361,8 @@ class Labelled(torch.Tensor):
         return result
 
 
-def _double(given, returned):
-    shared = given.get()
+def _double(sent, returned):
+    shared = sent.get()
     shared.mul_(2)
     returned.put(shared.sum().item())
 

@@ -28,9 +28,9 @@ def build_dir() -> Path:
     named = os.environ.get("OP_TOOLS_BUILD_DIR")
     if named:
         return Path(named)
-    found = [*ROOT.glob("build/CMakeCache.txt"), *ROOT.glob("build/*/CMakeCache.txt")]
-    assert found, "nothing is built: run ./dev build, or set OP_TOOLS_BUILD_DIR"
-    return max(found, key=lambda cache: cache.stat().st_mtime).parent
+    caches = [*ROOT.glob("build/CMakeCache.txt"), *ROOT.glob("build/*/CMakeCache.txt")]
+    assert caches, "nothing is built: run ./dev build, or set OP_TOOLS_BUILD_DIR"
+    return max(caches, key=lambda cache: cache.stat().st_mtime).parent
 
 
 STARTED = pytest.StashKey[float]()
@@ -256,8 +256,8 @@ def _launched_ranks(command, ranks, folder, environment, timeout):
     return subprocess.CompletedProcess(command, status, *texts)
 
 
-def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, fresh=False, **environment):
-    """Runs this Python with these arguments. `ranks`: as so many processes. `given`: its standard input.
+def launched(*command, ranks=1, check=True, cwd=None, standard_input=None, timeout=300, fresh=False, **environment):
+    """Runs this Python with these arguments. `ranks`: as so many processes. `standard_input`: its text.
 
     In a copy of a process that has imported torch, where that makes no difference; `fresh`: in any case in one that is started
     for it, and ranks under torchrun."""
@@ -272,7 +272,7 @@ def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, f
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
         done = subprocess.run(
             [sys.executable, *command],
-            input=given,
+            input=standard_input,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -283,7 +283,7 @@ def launched(*command, ranks=1, check=True, cwd=None, given=None, timeout=300, f
         done = _launched_ranks(command, ranks, cwd or Path.cwd(), environment, timeout)
     else:
         done = subprocess.CompletedProcess(
-            command, *copies().run(command, environment, cwd or Path.cwd(), timeout, given)
+            command, *copies().run(command, environment, cwd or Path.cwd(), timeout, standard_input)
         )
         if done.returncode is None:
             raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
@@ -351,8 +351,10 @@ def captured():
     def calls(tool, op=None):
         tool.flush()
         root = Path(tool.result().root)
-        found = [Captured(meta.parent) for meta in root.glob("*/*/meta.json")]
-        return sorted((call for call in found if op in (None, call.folder.parent.name)), key=lambda call: call.id)
+        calls_of_tool = [Captured(meta.parent) for meta in root.glob("*/*/meta.json")]
+        return sorted(
+            (call for call in calls_of_tool if op in (None, call.folder.parent.name)), key=lambda call: call.id
+        )
 
     return calls
 

@@ -71,8 +71,8 @@ def ended(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(OSError):
         caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    for one in (process, caller):
-        waiting.unregister(one)
+    for end in (process, caller):
+        waiting.unregister(end)
     os.close(process)
     caller.close()
 
@@ -249,11 +249,11 @@ class ForkServer:
         environment: Mapping[str, str],
         folder: Path,
         timeout: float,
-        given: str | None = None,
+        standard_input: str | None = None,
     ) -> tuple[int | None, str, str]:
         """What `python *arguments` would give: exit status (None: it ran too long), output, error output."""
         with tempfile.TemporaryFile("w+") as text, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            text.write(given or "")
+            text.write(standard_input or "")
             text.seek(0)
             copy = self.start(arguments, environment, folder, (text, out, err))
             status: int | None = None

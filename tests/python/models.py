@@ -138,15 +138,15 @@ def train(model="lenet", optimizer="sgd", autocast=False, steps=3, batch=16, aft
     return seen
 
 
-def different(one, other):
+def different(results, other):
     """The names under which two results of train() are not the same bits."""
-    assert one.keys() == other.keys()
-    return [name for name in one if not same_bits(one[name], other[name])]
+    assert results.keys() == other.keys()
+    return [name for name in results if not same_bits(results[name], other[name])]
 
 
-def same_bits(one, other):
+def same_bits(tensor, other):
     """Equal in dtype, shape, strides and every bit, so a NaN equals itself and 0.0 is not -0.0."""
-    if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+    if (tensor.dtype, tensor.shape, tensor.stride()) != (other.dtype, other.shape, other.stride()):
         return False
-    as_bytes = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    as_bytes = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (tensor, other)]
     return torch.equal(*as_bytes)

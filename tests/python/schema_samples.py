@@ -41,7 +41,7 @@ def is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write and "Tensor" in str(argument.type)
 
 
-def made(dtype: torch.dtype, shape: tuple[int, ...], salt: int) -> torch.Tensor:
+def small_numbers(dtype: torch.dtype, shape: tuple[int, ...], salt: int) -> torch.Tensor:
     """Small numbers, valid as places, and other ones for each `salt`."""
     count = math.prod(shape)
     numbers = torch.arange(salt, salt + count).reshape(shape) % 3
@@ -58,15 +58,15 @@ def argument_of(argument: Any, kind: str, dtype: torch.dtype, shape: tuple[int, 
             dtype = torch.int64
         if "mask" in argument.name or argument.name == "condition":
             dtype = torch.bool
-        return made(dtype, shape, salt)
+        return small_numbers(dtype, shape, salt)
     if kind == "List[Tensor]":
         if argument.name.startswith("max_exp"):
             return []  # of amsgrad, which is off
         if "steps" in argument.name:
             return [torch.ones(()), torch.ones(())]
-        return [made(dtype, shape, salt), made(dtype, shape, salt + 1)]
+        return [small_numbers(dtype, shape, salt), small_numbers(dtype, shape, salt + 1)]
     if kind == "List[Optional[Tensor]]":
-        return [made(torch.int64, (2,), salt)]
+        return [small_numbers(torch.int64, (2,), salt)]
     simple = {"int": number, "number": number, "float": 0.5, "bool": False, "str": "mean", "complex": 1j}
     if kind in simple:
         return simple[kind]
@@ -115,15 +115,15 @@ def candidates(overload: Any) -> Iterator[Callable[[], tuple[list[Any], dict[str
 
 def tensors_of(overload: Any, args: list[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Those that the call writes."""
-    found = []
+    written = []
     for place, argument in enumerate(overload._schema.arguments):
         if not is_written(argument):
             continue
         value = kwargs.get(argument.name) if argument.kwarg_only else args[place]
-        found += [
-            one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, torch.Tensor)
+        written += [
+            item for item in (value if isinstance(value, list | tuple) else [value]) if isinstance(item, torch.Tensor)
         ]
-    return found
+    return written
 
 
 def sample_of(overload: Any, most: int = 300) -> int | None:
@@ -158,7 +158,7 @@ UNCHECKED = re.compile(
 def found_samples() -> dict[str, int]:
     """Of every operator that is called so. Each is tried in a process of its own: some of them do not check what they are given,
     and write where they should not. Those that end their process are left out."""
-    found = {}
+    writing_wrongly = {}
     for overload in writing_operators():
         if UNCHECKED.search(str(overload)):
             continue
@@ -172,8 +172,8 @@ def found_samples() -> dict[str, int]:
         answer = os.read(reader, 100)
         os.close(reader)
         if os.waitpid(child, 0)[1] == 0 and answer not in (b"", b"null"):
-            found[str(overload)] = int(answer)
-    return found
+            writing_wrongly[str(overload)] = int(answer)
+    return writing_wrongly
 
 
 if __name__ == "__main__":

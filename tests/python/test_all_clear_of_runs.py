@@ -64,8 +64,8 @@ def test_a_wrong_gradient_is_named_where_the_runs_round_differently(level, tmp_p
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("factor", [2.0, -1.0, 1000.0])
 def test_another_loss_never_agrees(level, factor, tmp_path):
-    found = compared(tmp_path, level, loss_b=lambda y: square(y) * factor)
-    assert found.exit_status == 1 and not found.agrees
+    comparison = compared(tmp_path, level, loss_b=lambda y: square(y) * factor)
+    assert comparison.exit_status == 1 and not comparison.agrees
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -75,14 +75,14 @@ def test_other_logits_never_agree(level, tmp_path):
     def of_classes(factor):
         return lambda y: F.cross_entropy((y * factor if factor != 1 else y)[:, 0], labels.to(y.device))
 
-    found = compared(tmp_path, level, loss_a=of_classes(1), loss_b=of_classes(2.0))
-    assert found.exit_status == 1
+    comparison = compared(tmp_path, level, loss_a=of_classes(1), loss_b=of_classes(2.0))
+    assert comparison.exit_status == 1
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_copies_to_the_host_are_no_calls(level, tmp_path):
-    found = compared(tmp_path, level, logs=True)
-    assert found.agrees, found.table()
+    comparison = compared(tmp_path, level, logs=True)
+    assert comparison.agrees, comparison.table()
 
 
 def adam(parameters):
@@ -96,8 +96,8 @@ def two_roots():
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("make", [mlp, two_roots, lambda: [nn.LSTM(8, 8)], lambda: [nn.GRU(8, 8)]])
 def test_the_same_program_on_a_device_agrees(level, make, tmp_path):
-    found = compared(tmp_path, level, make=make, optimizer=adam)
-    assert found.agrees, found.table()
+    comparison = compared(tmp_path, level, make=make, optimizer=adam)
+    assert comparison.agrees, comparison.table()
 
 
 FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
@@ -130,8 +130,8 @@ def recorded_forms(folder, level, optimizer, forms, factor=1.0):
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("forms", [("single", "foreach"), ("single", "fused"), ("foreach", "fused")])
 def test_forms_of_an_optimizer_agree_and_a_wrong_step_does_not(forms, optimizer, level, tmp_path):
-    found = recorded_forms(tmp_path / "right", level, optimizer, forms)
-    assert found.agrees, found.table()
+    comparison = recorded_forms(tmp_path / "right", level, optimizer, forms)
+    assert comparison.agrees, comparison.table()
     first = recorded_forms(tmp_path / "wrong", level, optimizer, forms, factor=1.02).ranks[0].first
     assert first is not None and first.finding == "other numbers" and first.step == 0
     assert first.calls_a > 1 and first.calls_b > 1  # the step, and no call before it
@@ -186,8 +186,8 @@ def test_layer_norm_agrees_with_its_formula(optimizer, device, level, tmp_path):
         return op_tools.compare_runs(folder / "a", folder / "b")
 
     for right in (ByHand, ByRoot):
-        found = compare(right)
-        assert found.agrees, found.table()
+        comparison = compare(right)
+        assert comparison.agrees, comparison.table()
     wrong = compare(WrongByHand)
     assert wrong.exit_status == 1
 
@@ -209,8 +209,8 @@ def test_gradients_that_were_not_cleared_are_named(level, tmp_path):
                 square(net(x)).backward()
                 method.step()
                 record.step()
-    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
-    assert found.exit_status == 1 and found.ranks[0].first.step == 1
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 1 and comparison.ranks[0].first.step == 1
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -239,13 +239,13 @@ def test_another_loss_of_the_same_gradients_differs_without_a_cause(level, tmp_p
         with op_tools.OpRecord(output_dir=tmp_path / name, level=level):
             loss = square(net(x))
             (loss if factor == 1 else loss * factor).backward(gradient)
-    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
-    first = found.ranks[0].first
-    assert found.exit_status == 1 and not found.agrees
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    first = comparison.ranks[0].first
+    assert comparison.exit_status == 1 and not comparison.agrees
     assert first is not None and first.verdict == "differs, cause not found"
     assert first.finding == "another loss, gradient or parameter" and "mean" in first.op
     assert first.output_difference == pytest.approx(0.5, rel=1e-3)
-    assert "differs, cause not found" in found.table()
+    assert "differs, cause not found" in comparison.table()
 
 
 class Renamed(nn.Sequential):
@@ -262,8 +262,8 @@ def test_roots_of_other_names_agree(foreach, level, tmp_path):
             return torch.optim.Adam(parameters, lr=1e-2, foreach=in_lists)
 
         train("cpu", 2, lambda root=root: [root(*mlp()[0])], square, make, record=record)
-    found = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
-    assert found.agrees, found.table()
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.agrees, comparison.table()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -282,5 +282,5 @@ def test_the_next_step_names_no_step_that_agreed(level, tmp_path):
     def adagrad(parameters):
         return torch.optim.Adagrad(parameters, lr=0.03)  # lists of tensors on the device, one by one on the CPU
 
-    found = compared(tmp_path, level, make=lambda: [Attention()], optimizer=adagrad)
-    assert found.agrees, found.table()
+    comparison = compared(tmp_path, level, make=lambda: [Attention()], optimizer=adagrad)
+    assert comparison.agrees, comparison.table()

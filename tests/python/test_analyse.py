@@ -142,8 +142,8 @@ def test_what_cannot_be_read_is_listed_with_the_reason_and_all_else_is_read(tmp_
     reasons = {row["File"]: row["Reason"] for row in rows(folder / "unreadable.csv")}
     assert set(reasons) == {*HOSTILE, "loop", "nowhere.py", "pipe.py"}
     assert all(reasons.values()) and "encoding" in reasons["latin.py"] and "syntax" in reasons["python2.py"]
-    found = [row["File"] for row in rows(folder / "unsupported_api.csv")]
-    assert {"declared.py", "mark.py", "chain.py", "escapes.py", 'a,b\nc".py'} == set(found)
+    files = [row["File"] for row in rows(folder / "unsupported_api.csv")]
+    assert {"declared.py", "mark.py", "chain.py", "escapes.py", 'a,b\nc".py'} == set(files)
 
 
 def test_a_notebook_with_a_broken_cell_is_read_without_it(tmp_path, table_file):
@@ -166,8 +166,8 @@ def test_both_files_that_the_reference_names_for_api(tmp_path, table_file):
     for name in ("full_unsupported_results.csv", "framework_unsupported_op.csv"):
         api = tmp_path / "lib_analysis" / name
         assert run("-i", script, "-o", tmp_path, "--support", table_file, "-api", api) == 0
-        found = rows(tmp_path / "script_analysis" / "unsupported_api.csv")
-        assert [(row["Start Line"], row["OP"]) for row in found] == [("3", "lib.product"), ("4", "lib.product")]
+        unsupported = rows(tmp_path / "script_analysis" / "unsupported_api.csv")
+        assert [(row["Start Line"], row["OP"]) for row in unsupported] == [("3", "lib.product"), ("4", "lib.product")]
     message = rows(tmp_path / "lib_analysis" / "full_unsupported_results.csv")[0]["Message"]
     assert message == "file_path:ops.py, start_line:3, api_name:torch.baddbmm"
 
@@ -184,8 +184,8 @@ def test_names_affected_by_one_operator_are_100_a_row(tmp_path, table_file):
     text = "import torch\n" + "".join(f"def f{one}(x):\n    return torch.baddbmm(x)\n" for one in range(250))
     (tmp_path / "lib.py").write_text(text)
     run("-i", tmp_path / "lib.py", "-o", tmp_path, "-m", "third_party", "--support", table_file)
-    found = rows(tmp_path / "lib_analysis" / "framework_unsupported_op.csv")
-    assert [row["Affected 3rd-party API"].count("\n") + 1 for row in found] == [100, 100, 50]
+    affected = rows(tmp_path / "lib_analysis" / "framework_unsupported_op.csv")
+    assert [row["Affected 3rd-party API"].count("\n") + 1 for row in affected] == [100, 100, 50]
 
 
 def test_fixes_are_a_diff_that_applies_and_only_safe_ones(tmp_path, table_file):
@@ -249,10 +249,14 @@ def test_dynamic_shapes_of_an_observed_run(tmp_path, python):
     )
     assert run("-i", tmp_path / "op_observe_result", "-o", tmp_path, "-m", "dynamic_shape") == 0
     name = "msft_dynamic_shape_analysis_report.csv"
-    found = {row["Function Name"]: row for row in rows(tmp_path / "op_observe_result_analysis" / name)}
-    assert set(found) == {"torch.ones", "torch.relu"}
-    assert found["torch.relu"]["Input Shape Range"] == "[(2, 4)-(5, 4)]" == found["torch.relu"]["Output Shape Range"]
-    assert found["torch.relu"]["Line Number"] == "5" and found["torch.relu"]["File Path"].endswith(".py")
+    by_function = {row["Function Name"]: row for row in rows(tmp_path / "op_observe_result_analysis" / name)}
+    assert set(by_function) == {"torch.ones", "torch.relu"}
+    assert (
+        by_function["torch.relu"]["Input Shape Range"]
+        == "[(2, 4)-(5, 4)]"
+        == by_function["torch.relu"]["Output Shape Range"]
+    )
+    assert by_function["torch.relu"]["Line Number"] == "5" and by_function["torch.relu"]["File Path"].endswith(".py")
 
 
 PROGRAM_TO_WATCH = """#!/usr/bin/env python
@@ -289,9 +293,9 @@ def test_a_copy_with_a_detector_writes_the_report_and_does_what_the_program_does
     plain = launched(source / "train.py").stdout
     assert "2 2 '\\xe9' True" in plain
     assert launched(result / "detector" / "train.py").stdout == plain
-    found = {row["Function Name"]: row for row in rows(result / name)}
-    assert found["torch.relu"]["Input Shape Range"] == "[(2, 3)-(5, 3)]"
-    assert found["torch.relu"]["File Path"] == str(result / "detector" / "train.py")
+    by_function = {row["Function Name"]: row for row in rows(result / name)}
+    assert by_function["torch.relu"]["Input Shape Range"] == "[(2, 3)-(5, 3)]"
+    assert by_function["torch.relu"]["File Path"] == str(result / "detector" / "train.py")
     assert run("-i", source, "-o", tmp_path, "--detector") == 64
 
 
@@ -316,9 +320,9 @@ def test_a_rewritten_file_is_the_program_with_an_import_and_its_lines(text, tmp_
     name = ast.unparse(loop.iter.func).removesuffix(".start")
     assert name.endswith("DETECTOR") and name not in text
     loop.iter = loop.iter.args[0]
-    made = [one for one in after.body if ast.unparse(one).startswith(("from op_tools", f"{name} ="))]
-    assert after.body.index(made[0]) == _leading(before)
-    after.body = [one for one in after.body if one not in made]
+    added = [one for one in after.body if ast.unparse(one).startswith(("from op_tools", f"{name} ="))]
+    assert after.body.index(added[0]) == _leading(before)
+    after.body = [one for one in after.body if one not in added]
     assert ast.unparse(after) == ast.unparse(before)
 
 
@@ -342,8 +346,8 @@ def test_loops_of_several_files_are_in_one_report_and_no_file_is_left_out(tmp_pa
     folder = source / "out/code_analysis"
     assert not list((folder / "detector").rglob("code_analysis"))
     launched(folder / "detector/a.py")
-    found = rows(folder / "msft_dynamic_shape_analysis_report.csv")
-    assert {"torch.Tensor.relu", "torch.Tensor.sigmoid"} <= {row["Function Name"] for row in found}
+    dynamic = rows(folder / "msft_dynamic_shape_analysis_report.csv")
+    assert {"torch.Tensor.relu", "torch.Tensor.sigmoid"} <= {row["Function Name"] for row in dynamic}
     assert len(list(folder.glob("op_observe_result/0/*/calls.jsonl"))) == 1
 
 

@@ -43,17 +43,17 @@ class Case:
 
 
 def cases():
-    found = []
+    cases_of_corpus = []
     path = ""
     for line in CORPUS.read_text().splitlines():
         if line.startswith("=== "):
-            found.append(Case(*(part.strip() for part in line[4:].split("|"))))
+            cases_of_corpus.append(Case(*(part.strip() for part in line[4:].split("|"))))
         elif line.startswith("--- "):
             path = line[4:]
-            found[-1].files[path] = ""
-        elif found:
-            found[-1].files[path] += line + "\n"
-    return found
+            cases_of_corpus[-1].files[path] = ""
+        elif cases_of_corpus:
+            cases_of_corpus[-1].files[path] += line + "\n"
+    return cases_of_corpus
 
 
 CASES = cases()
@@ -140,22 +140,24 @@ def judged(case, wanted):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case, tmp_path):
     wanted, missed = truth(case)
-    found = result_of(case, tmp_path)
-    assert {one for one in found if one[0] in judged(case, wanted)} == wanted
-    assert not missed & found, "it is found now: say !unsupported"
+    reported = result_of(case, tmp_path)
+    assert {one for one in reported if one[0] in judged(case, wanted)} == wanted
+    assert not missed & reported, "it is found now: say !unsupported"
 
 
 def test_corpus_has_every_family_of_defects_and_its_precision_and_recall(tmp_path):
     assert len(CASES) >= 60
     assert {"names", "aliases", "classes", "operators", "propagation", "files", "affinity", "C++"} <= {
-        one.family for one in CASES
+        case.family for case in CASES
     }
     counts = collections.Counter()
     for number, case in enumerate(CASES):
         wanted, missed = truth(case)
-        found = result_of(case, tmp_path / str(number))
-        found = {one for one in found if one[0] in judged(case, wanted)}
-        counts.update(right=len(found & wanted), wrong=len(found - wanted), missed=len(wanted - found) + len(missed))
+        reported = result_of(case, tmp_path / str(number))
+        reported = {one for one in reported if one[0] in judged(case, wanted)}
+        counts.update(
+            right=len(reported & wanted), wrong=len(reported - wanted), missed=len(wanted - reported) + len(missed)
+        )
     precision = counts["right"] / (counts["right"] + counts["wrong"])
     recall = counts["right"] / (counts["right"] + counts["missed"])
     print(f"{len(CASES)} cases, {counts}: precision {precision:.3f}, recall {recall:.3f}")  # noqa: T201  # pytest -s shows it

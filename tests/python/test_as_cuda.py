@@ -19,12 +19,12 @@ PROGRAMS = ROOT / "tests/data/as_cuda/programs.txt"
 
 def programs() -> dict[str, tuple[str, bool]]:
     """The programs by name, each with whether its numbers are those of the device itself."""
-    found = {}
+    programs_by_name = {}
     for part in re.split(r"^### ", PROGRAMS.read_text(), flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
         name, _, kind = head.partition(" ")
-        found[name] = (body, kind == "native")
-    return found
+        programs_by_name[name] = (body, kind == "native")
+    return programs_by_name
 
 
 def reference(body: str, native: bool) -> str:
@@ -93,8 +93,10 @@ print(json.dumps(results))
 
 
 def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
-    given = json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()})
-    done = launched("-c", DRIVER, json.dumps(options), given=given, timeout=600, fresh=True, OMP_NUM_THREADS="1")
+    request = json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()})
+    done = launched(
+        "-c", DRIVER, json.dumps(options), standard_input=request, timeout=600, fresh=True, OMP_NUM_THREADS="1"
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -112,7 +114,9 @@ def test_a_program_for_cuda_prints_what_it_prints_without(outputs, name):
 
 def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
     asked = {
-        name: one for name, one in programs().items() if name in ("dot_cuda", "mnist_example", "amp", "optimizers")
+        name: program
+        for name, program in programs().items()
+        if name in ("dot_cuda", "mnist_example", "amp", "optimizers")
     }
     asked["dot_cuda"] = (asked["dot_cuda"][0].replace(', loss.device.type == "cuda"', ""), False)
     asked["own"] = ('import torch\nprint(torch.zeros(1, device="cuda").device)\n', False)

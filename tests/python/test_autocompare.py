@@ -224,18 +224,18 @@ def test_judging_beside_the_program_gives_the_same_rows_in_order(level):
             x.add(1).mul_(2)
             y.sum().backward()
 
-    found = []
+    tables = []
     for settings in ({}, {"async_": True}, {"async_": True, "workers": 4, "max_pending_mb": 1}):
         with op_tools.OpAutoCompare(level=level, **settings) as tool:
             program()
         tool.flush()
-        found.append([(row["op"], row["what"], row["verdict"]) for row in rows(tool)])
-    assert len(found[0]) > 20
+        tables.append([(row["op"], row["what"], row["verdict"]) for row in rows(tool)])
+    assert len(tables[0]) > 20
     if level == "aten":
-        assert found[0] == found[1] == found[2]
+        assert tables[0] == tables[1] == tables[2]
     else:  # each backward follows its forward, but others may come between
-        assert sorted(found[0]) == sorted(found[1]) == sorted(found[2])
-    forwards = [[row for row in one if "grad" not in row[1]] for one in found]
+        assert sorted(tables[0]) == sorted(tables[1]) == sorted(tables[2])
+    forwards = [[row for row in one if "grad" not in row[1]] for one in tables]
     assert forwards[0] == forwards[1] == forwards[2]
 
 

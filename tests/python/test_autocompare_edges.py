@@ -22,16 +22,16 @@ def _no_fault_stays():
 
 def failures(program, level="torch", seeds=1, **settings):
     """Of `program()`, once for each seed; an error of the program's own is nothing."""
-    found = []
+    failed = []
     for seed in range(seeds):
         torch.manual_seed(seed)
         with op_tools.OpAutoCompare(level=level, max_saved=0, **settings) as tool:
             try:
                 program()
             except RuntimeError:
-                found.append("raised")
-        found += [(row["op"], row["phase"], row["what"], row["kind"]) for row in tool.result().failures]
-    return found
+                failed.append("raised")
+        failed += [(row["op"], row["phase"], row["what"], row["kind"]) for row in tool.result().failures]
+    return failed
 
 
 # --- Defaults that depend on the dtype
@@ -84,8 +84,8 @@ def test_a_wrong_root_is_found_whatever_the_inputs_are(std):
 def test_a_wrong_rms_norm_of_a_device_is_found_whatever_the_inputs_are(std):
     x = (torch.randn(64, 32) * std).to("sim")
     with sim.fault("scale", ops=["aten::rsqrt", "aten::_fused_rms_norm"], scale=1.001, seed=1) as fault:
-        found = failures(lambda: F.rms_norm(x, (32,)))
-    assert fault.hits == 1 and len(found) == 1
+        failed = failures(lambda: F.rms_norm(x, (32,)))
+    assert fault.hits == 1 and len(failed) == 1
 
 
 # --- Copies to another device
@@ -139,8 +139,8 @@ def test_a_fault_in_cross_entropy_under_autocast_is_found(op):
             F.cross_entropy(logits, labels)
 
     with sim.fault("scale", ops=op, scale=1.1) as fault:
-        found = failures(program)
-    assert fault.hits == 1 and len(found) == 1
+        failed = failures(program)
+    assert fault.hits == 1 and len(failed) == 1
 
 
 # --- Cancellation
@@ -258,8 +258,8 @@ FAULTY = {
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_kernel_that_is_wrong_for_narrow_integers_is_found(name):
     op, dtype = FAULTY[name]
-    found = failures(lambda: op(torch.arange(20).to(dtype)))
-    assert [row[1:] for row in found] == ([] if "right" in name else [("forward", "output", "values")])
+    failed = failures(lambda: op(torch.arange(20).to(dtype)))
+    assert [row[1:] for row in failed] == ([] if "right" in name else [("forward", "output", "values")])
 
 
 calls = []
@@ -327,9 +327,9 @@ def test_strides_of_gradients_are_judged_and_the_saved_failure_replays(op, level
         with sim.fault("strides", ops=op, seed=1, call=0) as fault:
             y.sum().backward()
     assert fault.hits == 1
-    found = [row for row in tool.result().failures if row["kind"] == "strides"]
-    assert found
-    for row in found:
+    failed = [row for row in tool.result().failures if row["kind"] == "strides"]
+    assert failed
+    for row in failed:
         assert replay(row["saved"] + "/device", "--acc_check").status == 1
         assert replay(row["saved"] + "/cpu", "--acc_check").status == 0
 
@@ -338,5 +338,5 @@ def test_nextafter_is_not_compared_with_another_dtype():
     x = torch.tensor([0.0, 1.0, INF, torch.finfo(torch.float32).max])
     assert failures(lambda: torch.nextafter(x, torch.zeros(4))) == []
     with sim.fault("element", ops="aten::nextafter", seed=1) as fault:
-        found = failures(lambda: torch.nextafter(torch.rand(4, 4).to("sim"), torch.ones(4, 4).to("sim")))
-    assert fault.hits == 1 and len(found) == 1
+        failed = failures(lambda: torch.nextafter(torch.rand(4, 4).to("sim"), torch.ones(4, 4).to("sim")))
+    assert fault.hits == 1 and len(failed) == 1

@@ -118,11 +118,11 @@ def test_a_checkpoint_waits_for_what_is_under_way():
     parameter = torch.nn.Linear(2, 2).to("sim")
     right = [one.cpu() for one in parameter.parameters()]
     with sim.fault("late_write", ops="mul_"), torch.no_grad():
-        for one in parameter.parameters():
-            one.mul_(2)
+        for weight in parameter.parameters():
+            weight.mul_(2)
         checkpoint = op_tools.Checkpoint(parameter)
-        for one in parameter.parameters():
-            one.mul_(2)
+        for weight in parameter.parameters():
+            weight.mul_(2)
         checkpoint.restore()
         torch.accelerator.synchronize()
     assert all(torch.equal(one.cpu(), 2 * old) for one, old in zip(parameter.parameters(), right, strict=True))
@@ -232,11 +232,11 @@ def test_one_of_300_operators_takes_few_runs(of_300_operators, number):
         with op_tools.OpAutoCompare(level="aten", output_dir="suspects"):
             list(of_300_operators(None))
         ranked = op_tools.bisect(of_300_operators, suspects="suspects")
-    for one, most in ((result, 12), (ranked, 5)):
-        assert places(one) == [(f"many::op{number}", "forward")], one.table()
-        search = one.runs_for.pop("search")
-        assert search <= most and one.runs_for == {"opening": 6, "confirmation": 1, "placebo": 1}
-        assert one.runs == search + 8
+    for bisected, most in ((result, 12), (ranked, 5)):
+        assert places(bisected) == [(f"many::op{number}", "forward")], bisected.table()
+        search = bisected.runs_for.pop("search")
+        assert search <= most and bisected.runs_for == {"opening": 6, "confirmation": 1, "placebo": 1}
+        assert bisected.runs == search + 8
 
 
 def test_an_operator_that_is_wrong_in_all_its_calls_is_not_searched_for_single_ones():
@@ -279,8 +279,8 @@ def test_a_fault_that_does_not_show_each_time():
         run, checkpoint = training(steps=2)
         with sim.fault("scale", ops="tanh|sigmoid_backward", scale=2, probability=0.7, seed=seed):
             result = op_tools.bisect(run, checkpoint=checkpoint)
-        found = [("aten::sigmoid_backward", "backward"), ("aten::tanh", "forward")]
-        assert result.verdict == "found" and places(result) == found, result.table()
+        culprits = [("aten::sigmoid_backward", "backward"), ("aten::tanh", "forward")]
+        assert result.verdict == "found" and places(result) == culprits, result.table()
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def test_the_planted_set_is_found_and_is_that_of_delta_debugging(count):
         draw = random.Random(seed)
         size = draw.randint(count, 60)
         planted = frozenset(draw.sample(range(size), count))
-        found = search(range(size), oracle(planted))
-        assert frozenset(found.items) == planted and found.good and found.conflict is None
+        searched = search(range(size), oracle(planted))
+        assert frozenset(searched.items) == planted and searched.good and searched.conflict is None
         assert frozenset(ddmin(list(range(size)), lambda part, right=planted: right <= set(part))) == planted
 
 
@@ -82,8 +82,8 @@ def test_votes_find_it_with_answers_that_vary(count, flip, least):
     for seed in range(100):
         draw = random.Random(seed)
         planted = frozenset(draw.sample(range(100), count))
-        found = search(range(100), oracle(planted, flip=flip, draw=draw), votes=Votes(5, majority=True))
-        right += frozenset(found.items) == planted
+        searched = search(range(100), oracle(planted, flip=flip, draw=draw), votes=Votes(5, majority=True))
+        right += frozenset(searched.items) == planted
     assert right >= least * 100
 
 
@@ -133,19 +133,19 @@ def test_errors_that_cancel_are_a_conflict():
     def test(sets):
         return ["good" if "c" in one and ("a" in one) == ("b" in one) else "bad" for one in sets]
 
-    found = search(list("axcyb"), test)
-    assert found.conflict is not None and found.conflict[0] < found.conflict[1]
+    searched = search(list("axcyb"), test)
+    assert searched.conflict is not None and searched.conflict[0] < searched.conflict[1]
 
 
 def test_a_set_that_is_bad_when_tried_again_is_no_result():
     asked = []
 
-    def answer(one):
-        asked.append(one)
-        return "good" if 2 in one and asked.count(one) == 1 else "bad"
+    def answer(moved):
+        asked.append(moved)
+        return "good" if 2 in moved and asked.count(moved) == 1 else "bad"
 
-    found = search(range(4), lambda sets: [answer(one) for one in sets])
-    assert found.items == [2] and not found.good
+    searched = search(range(4), lambda sets: [answer(one) for one in sets])
+    assert searched.items == [2] and not searched.good
 
 
 def test_no_more_parts_than_asked_for():
@@ -155,8 +155,8 @@ def test_no_more_parts_than_asked_for():
 
 def test_where_all_items_are_not_good_the_search_ends_at_once():
     tests = []
-    found = search(range(300), oracle(frozenset([300]), tests))
-    assert found.items == [] and not found.good and len(tests) <= 12
+    searched = search(range(300), oracle(frozenset([300]), tests))
+    assert searched.items == [] and not searched.good and len(tests) <= 12
 
 
 @pytest.mark.parametrize(
@@ -182,5 +182,5 @@ def test_a_share_whose_test_is_skipped_shows_nothing():
 
 def test_an_item_that_can_be_left_out_is_left_out():
     """Either half of a pair heals."""
-    found = search(range(6), lambda sets: ["good" if {1, 4} & one else "bad" for one in sets])
-    assert len(found.items) == 1 and found.items[0] in (1, 4)
+    searched = search(range(6), lambda sets: ["good" if {1, 4} & one else "bad" for one in sets])
+    assert len(searched.items) == 1 and searched.items[0] in (1, 4)

@@ -97,7 +97,7 @@ def test_a_race_that_one_alone_makes_worse_is_no_error_that_cancels():
 def test_a_fault_that_hides_in_many_runs_is_found(hidden, least):
     """Right runs are always right: a set that is good most times and bad sometimes is bad."""
     calls = [call(f"aten::op{number}") for number in range(30)]
-    found = 0
+    hits = 0
     for seed in range(20):
         chance = random.Random(seed)
 
@@ -108,5 +108,5 @@ def test_a_fault_that_hides_in_many_runs_is_found(hidden, least):
             return 1.1 if shows else 1.0
 
         result = bisect(calls, number_of)
-        found += [one["op"] for one in result.culprits] == ["aten::op17"] and result.verdict == "found"
-    assert found >= least, found
+        hits += [one["op"] for one in result.culprits] == ["aten::op17"] and result.verdict == "found"
+    assert hits >= least, hits

@@ -299,10 +299,10 @@ def test_what_ran_is_there_and_the_program_is_as_without(tmp_path):
 
     expected = program()
     with op_tools.OpBlackBox(output_dir=tmp_path) as box:
-        found = program()
+        results = program()
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
             torch.mm(torch.ones(2, 3), torch.ones(2, 3))
-    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(expected, results, strict=True))
     result = box.result()
     assert result.closed and result.alive and result.open == []
     assert {row.phase for row in result.rows if row.op == "aten::mm"} == {"forward", "backward"}

@@ -282,10 +282,10 @@ def test_inputs_that_share_memory_share_it_in_the_file(captured):
     with op_tools.OpCapture(ops="torch.cat") as tool:
         torch.cat([first, second, torch.ones(1)])
     (call,) = captured(tool)
-    one, two, other = call.args[0]
-    assert one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
-    assert other.untyped_storage().data_ptr() != one.untyped_storage().data_ptr()
-    one[4] = 99
+    first, two, other = call.args[0]
+    assert first.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
+    assert other.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+    first[4] = 99
     assert two[0] == 99
     storages = [i["storage"] for i in call.meta["inputs"]]
     assert storages[0] == storages[1] != storages[2]
@@ -296,8 +296,8 @@ def test_same_tensor_given_twice_is_one_tensor_in_the_file(captured):
     with op_tools.OpCapture(ops="torch.mul") as tool:
         torch.mul(x, x)
     (call,) = captured(tool)
-    one, two = call.args
-    assert one.data_ptr() == two.data_ptr()
+    first, two = call.args
+    assert first.data_ptr() == two.data_ptr()
     assert (call.folder / "input.pth").stat().st_size < 7_000
 
 
@@ -680,21 +680,21 @@ for place in range(0, whole - 512, 97):
 def test_a_write_that_a_kill_cut_anywhere_leaves_only_whole_entries_in_a_container(build_dir, python, tmp_path):
     library = build_dir / "tests" / "cpp" / "libop_tools_cut_writes.so"
     python(CUT, OP_TOOLS_LOG_LEVEL="off", LD_PRELOAD=str(library))
-    found = [readable_entries(path.parent, "container") for path in tmp_path.rglob("calls.zip")]
-    assert len(found) > 150 and set(found) == {0, 1, 2, 3, 4}
+    counts = [readable_entries(path.parent, "container") for path in tmp_path.rglob("calls.zip")]
+    assert len(counts) > 150 and set(counts) == {0, 1, 2, 3, 4}
 
 
 def test_queue_is_bounded_and_nothing_is_dropped(captured):
     x = torch.randn(4096, 1024)  # 16 MB: the next call comes before they are written, on any disk
-    made = 0
+    count = 0
     with op_tools.OpCapture(ops="torch.neg", max_pending_mb=1) as tool:
-        while tool.result().waits == 0 and made < 40:
+        while tool.result().waits == 0 and count < 40:
             torch.neg(x)
-            made += 1
+            count += 1
     recorded = tool.result()
     assert recorded.lost == 0 and recorded.waits > 0
     calls = captured(tool)
-    assert len(calls) == made
+    assert len(calls) == count
     assert all(torch.equal(call.args[0], x) for call in calls)
 
 

@@ -103,9 +103,9 @@ def test_a_broadcast_after_which_replicas_differ_is_named(ranks, level, tmp_path
     launched(script, tmp_path / "wrong", level, "wrong", ranks=ranks)
     assert main(["compare", str(tmp_path / "wrong")]) == 1
     assert "does not follow from the inputs of the ranks" in capsys.readouterr().out
-    found = op_tools.compare_many([tmp_path / "wrong"])
-    assert all("broadcast" in row.op and Path(row.line.split(":")[0]).name == "train.py" for row in found.rows)
-    assert 0 < len(found.rows) < ranks
+    many = op_tools.compare_many([tmp_path / "wrong"])
+    assert all("broadcast" in row.op and Path(row.line.split(":")[0]).name == "train.py" for row in many.rows)
+    assert 0 < len(many.rows) < ranks
     if ranks == 2:
         launched(script, tmp_path / "right", level, "right", ranks=ranks)
         assert main(["compare", str(tmp_path / "right")]) == 0
@@ -182,12 +182,12 @@ def test_what_a_collective_gives_follows_from_what_the_ranks_gave(level, group, 
 
 def altered(folder, other):
     """Alters the results of one collective after the other on rank 1; each is named. How many there are."""
-    one, two = sorted(folder.glob("*.jsonl"))
+    first, two = sorted(folder.glob("*.jsonl"))
     rows = [json.loads(line) for line in two.read_text().splitlines()]
     calls = [row for row in rows if row["kind"] == "call" and ("distributed" in row["op"] or "c10d" in row["op"])]
     values = [row for row in rows if row["kind"] == "value"]
     other.mkdir()
-    (other / one.name).write_text(one.read_text())
+    (other / first.name).write_text(first.read_text())
     for call in calls:
         before = {}
         for _, number in call["outputs"]:
@@ -202,7 +202,7 @@ def altered(folder, other):
                     "projections": [50.0, -50.0, 50.0, -50.0],
                 }
         (other / two.name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (named, *_) = op_tools.compare_many([other / one.name, other / two.name]).rows
+        (named, *_) = op_tools.compare_many([other / first.name, other / two.name]).rows
         assert named.op == call["op"]
         for number, value in before.items():
             values[number].update(value)

@@ -132,10 +132,10 @@ class Pairs(nn.Module):
 @pytest.mark.parametrize("training", [True, False])
 def test_inputs_and_outputs_of_all_forms(training):
     model = seeded(Everything).train(training)
-    given = {"x": torch.randn(16, 6, requires_grad=True), "mask": torch.rand(16, 6) > 0.3, "scale": 1.5}
+    inputs = {"x": torch.randn(16, 6, requires_grad=True), "mask": torch.rand(16, 6) > 0.3, "scale": 1.5}
     with pytest.raises(TypeError):  # the model's own
-        op_tools.compare_modules(model, on_device="sim", inputs={"x": given["x"]})
-    result = op_tools.compare_modules(model, on_device="sim", inputs=given)
+        op_tools.compare_modules(model, on_device="sim", inputs={"x": inputs["x"]})
+    result = op_tools.compare_modules(model, on_device="sim", inputs=inputs)
     assert result.ok, result.table()
     shared = [row for row in result.rows if row.module == "shared" and row.what == "output"]
     assert [row.call for row in shared] == [0, 1, 2]
@@ -150,9 +150,9 @@ def test_inputs_and_outputs_of_all_forms(training):
 
 def test_a_fault_in_the_second_call_of_a_shared_module():
     model = seeded(Everything)
-    given = {"x": torch.randn(16, 6), "mask": torch.ones(16, 6)}
+    inputs = {"x": torch.randn(16, 6), "mask": torch.ones(16, 6)}
     with sim.fault("scale", ops="addmm", call=1, scale=1.1):
-        result = op_tools.compare_modules(model, on_device="sim", inputs=given)
+        result = op_tools.compare_modules(model, on_device="sim", inputs=inputs)
     assert (result.first.module, result.first.call) == ("shared", 1)
     assert "shared #1" in result.table()
 
@@ -171,26 +171,26 @@ def test_everything_is_left_as_it_was():
     model.register_forward_hook(lambda *_: None)
     other = seeded(ResNet).to("sim")
     other.load_state_dict(model.state_dict())
-    given = images().clone().requires_grad_()
+    batch = images().clone().requires_grad_()
 
     def state():
         seen = {}
-        for side, one in (("a", model), ("b", other)):
-            for name, tensor in one.state_dict().items():
+        for side, network in (("a", model), ("b", other)):
+            for name, tensor in network.state_dict().items():
                 seen[side, name] = tensor.cpu().clone()
-            for name, parameter in one.named_parameters():
+            for name, parameter in network.named_parameters():
                 seen[side, name, "grad"] = None if parameter.grad is None else parameter.grad.clone()
                 seen[side, name, "wants"] = parameter.requires_grad
-            for name, module in one.named_modules():
+            for name, module in network.named_modules():
                 seen[side, name, "mode"] = module.training
                 seen[side, name, "hooks"] = len(module._forward_hooks), len(module._forward_pre_hooks)
         seen["rng"] = torch.get_rng_state(), torch.sim.get_rng_state()
         seen["python"], seen["numpy"] = random.getstate(), np.random.get_state()[1].copy()
-        seen["given"] = given.detach().clone(), given.grad
+        seen["given"] = batch.detach().clone(), batch.grad
         return seen
 
     before = state()
-    assert op_tools.compare_modules(model, other, given).ok
+    assert op_tools.compare_modules(model, other, batch).ok
     after = state()
     assert before.keys() == after.keys()
     for name in before:
@@ -224,10 +224,10 @@ def test_another_dtype_is_judged_by_the_cpu_in_that_dtype():
 
 
 def test_two_models_with_other_weights(tmp_path):
-    one, other = seeded(LeNet), seeded(LeNet)
+    model, other = seeded(LeNet), seeded(LeNet)
     with torch.no_grad():
         other.fc1.weight[3, 5] += 0.5
-    result = op_tools.compare_modules(one, other, images())
+    result = op_tools.compare_modules(model, other, images())
     assert result.first.module == "fc1"
     assert "parameters with other values: fc1.weight" in result.notes
 
@@ -245,14 +245,14 @@ def test_checkpointed_layers(reentrant):
     class Saves(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
 
         def forward(self, x):
-            return self.two(checkpoint(self.one, x, use_reentrant=reentrant))
+            return self.second(checkpoint(self.first, x, use_reentrant=reentrant))
 
     result = op_tools.compare_modules(seeded(Saves), on_device="sim", inputs=torch.randn(4, 6, requires_grad=True))
     assert result.ok, result.table()
-    assert [row.call for row in result.rows if (row.module, row.what) == ("one", "output")] == [0]
+    assert [row.call for row in result.rows if (row.module, row.what) == ("first", "output")] == [0]
     assert ("no gradients" in "".join(result.notes)) is reentrant
 
 

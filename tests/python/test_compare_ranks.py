@@ -58,34 +58,34 @@ def recorded(tmp_path, folder, ranks=1, fault=""):
     return tmp_path / folder
 
 
-def plans(found):
-    return {(row.op.rpartition(".")[2], row.phase, row.place, row.shape): row.plan for row in found.rows}
+def plans(comparison):
+    return {(row.op.rpartition(".")[2], row.phase, row.place, row.shape): row.plan for row in comparison.rows}
 
 
 def test_the_plan_of_a_linear_layer_on_two_ranks_is_proven_and_a_sick_shard_is_named(tmp_path, capsys):
-    one, two = recorded(tmp_path, "one"), recorded(tmp_path, "two", ranks=2)
-    found = op_tools.compare_ranks(one, two)
-    seen = plans(found)
+    single, two = recorded(tmp_path, "one"), recorded(tmp_path, "two", ranks=2)
+    comparison = op_tools.compare_ranks(single, two)
+    seen = plans(comparison)
     assert seen["linear", "forward", "result", (6, 16)] == "concatenation along dim 1"
     assert seen["relu", "forward", "result", (6, 16)] == "concatenation along dim 1"
     assert seen["linear", "forward", "result", (6, 4)] == "sum"
     assert seen["linear", "backward", "result[0]", (6, 16)] == "concatenation along dim 1"
     assert seen["linear", "backward", "result[1]", (4, 16)] == "concatenation along dim 1"
-    assert found.first is None and found.exit_status == 0
-    assert main(["compare", str(one), str(two)]) == 0
+    assert comparison.first is None and comparison.exit_status == 0
+    assert main(["compare", str(single), str(two)]) == 0
     assert "concatenation along dim 1 (by statistics)" in capsys.readouterr().out
 
     both = (tmp_path / "one_capture", tmp_path / "two_capture")
-    proven = op_tools.compare_ranks(one, two, captures=both)
+    proven = op_tools.compare_ranks(single, two, captures=both)
     assert plans(proven) == seen
     assert {row.proof for row in proven.rows if row.phase == "forward"} == {"values"}
 
     sick = recorded(tmp_path, "sick", ranks=2, fault="aten::relu")
-    first = op_tools.compare_ranks(one, sick).first
+    first = op_tools.compare_ranks(single, sick).first
     assert first.op == "torch.relu" and first.module == "Parallel" and first.plan == "" and first.ranks == []
     lines = tmp_path / "found.jsonl"
     captures = [str(tmp_path / "one_capture"), str(tmp_path / "sick_capture")]
-    assert main(["compare", str(one), str(sick), "--captures", *captures, "--json", str(lines)]) == 1
+    assert main(["compare", str(single), str(sick), "--captures", *captures, "--json", str(lines)]) == 1
     assert "First divergence: torch.relu (forward, step 0) on rank 1" in capsys.readouterr().out
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     (record,) = [one for one in records if one["kind"] == "first_divergence"]
@@ -139,10 +139,10 @@ def distributed(tmp_path, folder, ranks=1, level="aten", data=1, sick=""):
 
 
 def test_each_rank_of_data_parallel_training_has_the_gradients_of_its_own_loss(tmp_path):
-    one = distributed(tmp_path, "one", level="torch")
-    found = op_tools.compare_ranks(one, distributed(tmp_path, "two", ranks=2, level="torch", data=2))
-    assert found.first is None and found.exit_status == 0
-    seen = {(row.op, row.phase, row.shape): row.plan for row in found.rows}
+    single = distributed(tmp_path, "one", level="torch")
+    comparison = op_tools.compare_ranks(single, distributed(tmp_path, "two", ranks=2, level="torch", data=2))
+    assert comparison.first is None and comparison.exit_status == 0
+    seen = {(row.op, row.phase, row.shape): row.plan for row in comparison.rows}
     assert seen["torch.nn.functional.linear", "forward", (8, 8)] == "concatenation along dim 0"
     assert seen["torch.nn.functional.mse_loss", "forward", ()] == "mean"
     assert seen["torch.nn.functional.mse_loss", "backward", (8, 8)] == "concatenation along dim 0, times 2"
@@ -150,15 +150,15 @@ def test_each_rank_of_data_parallel_training_has_the_gradients_of_its_own_loss(t
 
 
 def test_local_operators_of_distributed_tensors_follow_a_plan_and_a_sick_rank_breaks_it(tmp_path):
-    one = distributed(tmp_path, "one")
-    found = op_tools.compare_ranks(one, distributed(tmp_path, "four", ranks=4, data=2))
-    seen = {(row.op, row.phase, row.shape): row.plan for row in found.rows if row.step == 0}
+    single = distributed(tmp_path, "one")
+    comparison = op_tools.compare_ranks(single, distributed(tmp_path, "four", ranks=4, data=2))
+    seen = {(row.op, row.phase, row.shape): row.plan for row in comparison.rows if row.step == 0}
     assert seen["aten::t", "forward", (16, 32)] == "concatenation along dim 1, 2 copies of each"
     assert seen["aten::addmm", "forward", (8, 32)] == "concatenation along dims 0 and 1"
     assert seen["aten::addmm", "forward", (8, 8)] == "sums, concatenated along dim 0"
     assert seen["aten::mm", "backward", (8, 32)].startswith(("sums, ", "concatenation "))
-    assert found.first is None
-    first = op_tools.compare_ranks(one, distributed(tmp_path, "sick", ranks=4, data=2, sick="1")).first
+    assert comparison.first is None
+    first = op_tools.compare_ranks(single, distributed(tmp_path, "sick", ranks=4, data=2, sick="1")).first
     assert (first.op, first.module) == ("aten::relu", "Sequential.1")
 
 
@@ -178,9 +178,9 @@ def run_of(tmp_path, name, **outputs):
 
 
 def plan_of(tmp_path, whole, *parts, **options):
-    one = run_of(tmp_path, "one", a=whole)
+    single = run_of(tmp_path, "one", a=whole)
     many = run_of(tmp_path, "many", **{str(i): part for i, part in enumerate(parts)})
-    (row,) = op_tools.compare_ranks(one, many, **options).rows
+    (row,) = op_tools.compare_ranks(single, many, **options).rows
     return row.plan, row.proof
 
 
@@ -247,27 +247,27 @@ MEMORY = [
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @pytest.mark.parametrize("make", MEMORY)
 def test_memory_that_was_never_written_is_no_divergence(make, level, tmp_path):
-    one = with_old_memory(tmp_path / "one", make, 1, level=level)
+    single = with_old_memory(tmp_path / "one", make, 1, level=level)
     for rank in (0, 1):
         with_old_memory(tmp_path / "many", make, 2 + rank, level=level, rank=rank)
         with_old_memory(tmp_path / "sick", make, 2 + rank, level=level, rank=rank, factor=3.0 + rank)
-    found = op_tools.compare_ranks(one, tmp_path / "many")
-    assert found.first is None and found.exit_status == 0 and found.unwritten >= 4, found.table()
-    assert {row.plan for row in found.rows} == {"replica"} and "never written" in found.table()
-    first = op_tools.compare_ranks(one, tmp_path / "sick").first
+    comparison = op_tools.compare_ranks(single, tmp_path / "many")
+    assert comparison.first is None and comparison.exit_status == 0 and comparison.unwritten >= 4, comparison.table()
+    assert {row.plan for row in comparison.rows} == {"replica"} and "never written" in comparison.table()
+    first = op_tools.compare_ranks(single, tmp_path / "sick").first
     assert "mul" in first.op  # what was written is compared
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @pytest.mark.parametrize("make", MEMORY)
 def test_what_is_made_of_such_memory_is_not_compared_until_it_is_written(make, level, tmp_path):
-    one = with_old_memory(tmp_path / "one", make, 1, level=level)
-    (rank,) = op_tools.compare_runs(one, with_old_memory(tmp_path / "two", make, 2, level=level)).ranks
+    single = with_old_memory(tmp_path / "one", make, 1, level=level)
+    (rank,) = op_tools.compare_runs(single, with_old_memory(tmp_path / "two", make, 2, level=level)).ranks
     assert rank.first is None, rank.first
     verdicts = {op_tools._C.base_name(row.op): row.verdict for row in rank.rows}
     assert {verdicts["neg"], verdicts["add_"], verdicts["exp"]} == {"not compared"}
     assert {verdicts["fill_"], verdicts["mul"]} == {"agrees"}
-    (rank,) = op_tools.compare_runs(one, with_old_memory(tmp_path / "sick", make, 2, 4.0, level=level)).ranks
+    (rank,) = op_tools.compare_runs(single, with_old_memory(tmp_path / "sick", make, 2, 4.0, level=level)).ranks
     assert "mul" in rank.first.op
 
 
@@ -299,7 +299,7 @@ def test_values_tell_which_rank_has_which_part(tmp_path):
                     torch.neg(negative)
         return tmp_path / name, tmp_path / f"{name}_capture"
 
-    one = run("one", WHOLE)
+    single = run("one", WHOLE)
     for name, parts, plan in (
         ("right", WHOLE.chunk(2, 1), "concatenation along dim 1"),
         ("exchanged", WHOLE.chunk(2, 1)[::-1], ""),
@@ -310,9 +310,9 @@ def test_values_tell_which_rank_has_which_part(tmp_path):
         ("copies", [*WHOLE.chunk(2, 1)] * 2, "concatenation along dim 1, 2 copies of each"),
     ):
         many = run(name, *parts)
-        assert op_tools.compare_ranks(one[0], many[0]).rows[0].plan.startswith("concatenation along dim")
-        found = op_tools.compare_ranks(one[0], many[0], captures=(one[1], many[1]))
-        assert found.rows[0].plan == plan and bool(found.first) == (not plan)
+        assert op_tools.compare_ranks(single[0], many[0]).rows[0].plan.startswith("concatenation along dim")
+        comparison = op_tools.compare_ranks(single[0], many[0], captures=(single[1], many[1]))
+        assert comparison.rows[0].plan == plan and bool(comparison.first) == (not plan)
 
 
 def test_rules_say_what_the_plan_is(tmp_path, capsys):
@@ -330,8 +330,8 @@ def test_rules_say_what_the_plan_is(tmp_path, capsys):
 
 
 def test_one_against_several_is_asked_for(tmp_path):
-    one, many = run_of(tmp_path, "one", a=WHOLE), run_of(tmp_path, "many", a=WHOLE, b=WHOLE)
+    single, many = run_of(tmp_path, "one", a=WHOLE), run_of(tmp_path, "many", a=WHOLE, b=WHOLE)
     with pytest.raises(op_tools.Error, match="expected one rank and several, not 2 and 1"):
-        op_tools.compare_ranks(many, one)
+        op_tools.compare_ranks(many, single)
     with pytest.raises(op_tools.Error, match="two dimensions can be split"):
-        op_tools.compare_ranks(one, many, rules=[("x", "b[tp] s[sp] h[tp]")])
+        op_tools.compare_ranks(single, many, rules=[("x", "b[tp] s[sp] h[tp]")])

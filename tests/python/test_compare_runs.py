@@ -69,11 +69,11 @@ def by_name(recording, op):
 @pytest.mark.parametrize("level", LEVELS)
 def test_equal_runs_agree(level, tmp_path):
     runs = [recorded(tmp_path / name, level=level, steps=2) for name in "ab"]
-    found = op_tools.compare_runs(*runs)
-    assert found.agrees and found.exit_status == 0
-    assert set(found.ranks[0].counts) == {"agrees"}
-    assert found.ranks[0].first is None and found.ranks[0].chain == []
-    assert "No difference was born" in found.table()
+    comparison = op_tools.compare_runs(*runs)
+    assert comparison.agrees and comparison.exit_status == 0
+    assert set(comparison.ranks[0].counts) == {"agrees"}
+    assert comparison.ranks[0].first is None and comparison.ranks[0].chain == []
+    assert "No difference was born" in comparison.table()
 
 
 # ---- what another tool gets wrong: see the three tests that follow ----
@@ -240,8 +240,8 @@ def test_of_five_runs_the_one_with_an_intermittent_fault_is_named(tmp_path):
         plant = sim.fault("nondeterministic", ops="aten::addmm", probability=0.5 if number == 2 else 0.0, seed=4)
         with plant:
             paths.append(recorded(tmp_path / str(number), level="aten", device="sim").path)
-    found = op_tools.compare_many(paths)
-    (odd,) = found.rows
+    many = op_tools.compare_many(paths)
+    (odd,) = many.rows
     assert odd.run == paths[2] and odd.op == "aten::addmm" and odd.others == 4
     assert main(["compare", *paths]) == 1
     assert main(["compare", *(paths[i] for i in (0, 1, 3))]) == 0
@@ -332,10 +332,10 @@ def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RANK)
     launched(script, tmp_path / "ranks", ranks=4)
-    found = op_tools.compare_many([tmp_path / "ranks"])
-    odd = next(row for row in found.rows if row.rank == 2)
+    many = op_tools.compare_many([tmp_path / "ranks"])
+    odd = next(row for row in many.rows if row.rank == 2)
     assert odd.op == "torch.nn.functional.relu" and odd.step == 1 and odd.finding == "other results"
-    assert [row.rank for row in found.rows] == [2]
+    assert [row.rank for row in many.rows] == [2]
     assert main(["compare", str(tmp_path / "ranks")]) == 1
 
 
@@ -475,9 +475,9 @@ def test_what_has_no_statistics_is_not_compared_and_no_agreement(tmp_path, capsy
 
 
 def test_a_few_rows_that_are_not_compared_turn_no_verdict(tmp_path):
-    found = op_tools.compare_runs(*(sparse_chain(tmp_path / name, 2.0, dense=9) for name in "ab"))
-    assert found.exit_status == 0 and found.ranks[0].is_judged
-    assert found.ranks[0].counts == {"agrees": 11, "not compared": 7}
+    comparison = op_tools.compare_runs(*(sparse_chain(tmp_path / name, 2.0, dense=9) for name in "ab"))
+    assert comparison.exit_status == 0 and comparison.ranks[0].is_judged
+    assert comparison.ranks[0].counts == {"agrees": 11, "not compared": 7}
 
 
 def test_runs_that_have_no_call_in_common_are_not_judged(tmp_path, capsys):
@@ -511,8 +511,8 @@ def test_a_recording_is_made_of_rows():
         "values": [{**value, "producer": 0}],
         "calls": [{"op": "torch.relu", "module": "Net", "outputs": [("result", 0)]}],
     }
-    one, other = op_tools._C.make_recording(rows), op_tools._C.make_recording(rows)
-    assert (len(op_tools._C.compare_runs(one, other)), one.calls) == (1, 1)
+    recording, other = op_tools._C.make_recording(rows), op_tools._C.make_recording(rows)
+    assert (len(op_tools._C.compare_runs(recording, other)), recording.calls) == (1, 1)
     rows["calls"][0]["outputs"] = [("result", 7)]
     with pytest.raises(op_tools.Error, match=r"calls\[0\]"):
         op_tools._C.make_recording(rows)

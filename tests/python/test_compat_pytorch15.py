@@ -30,13 +30,13 @@ def by_hand(path, seqids=(1,)):
     x, w, b = (np.arange(n, dtype="float32").reshape(s) / 7 for n, s in ((6, (2, 3)), (12, (3, 4)), (4, (4,))))
     with h5py.File(path, "w") as file:
         for seqid in seqids:
-            given = file.create_group(f"/addmm/{seqid}/input")
+            group = file.create_group(f"/addmm/{seqid}/input")
             for name, value in (("self", b), ("mat1", x), ("mat2", w)):
-                attributes(given.create_dataset(name, data=value), 0, 1)
-            attributes(given.create_dataset("beta", data=np.array([1.0])), 7, None)
-            attributes(given.create_dataset("alpha", data=np.array([2.0])), 7, None)
-            made = file.create_group(f"/addmm/{seqid}/output").create_dataset("result", data=b + 2 * (x @ w))
-            attributes(made, 0, 1)
+                attributes(group.create_dataset(name, data=value), 0, 1)
+            attributes(group.create_dataset("beta", data=np.array([1.0])), 7, None)
+            attributes(group.create_dataset("alpha", data=np.array([2.0])), 7, None)
+            output = file.create_group(f"/addmm/{seqid}/output").create_dataset("result", data=b + 2 * (x @ w))
+            attributes(output, 0, 1)
         tensors = file.create_group("/cat/90/input/tensors")
         for i in range(11):
             attributes(tensors.create_dataset(f"tensors_{i}", data=np.full((2,), i, dtype="float32")), 1, 10)
@@ -94,17 +94,17 @@ def hostile(tmp_path, kind):
     with h5py.File(other, "w") as file:
         file["secret"] = np.ones(3)
     with h5py.File(path, "w") as file:
-        given = file.create_group("/relu/1/input")
+        group = file.create_group("/relu/1/input")
         if kind == "external link":
-            given["self"] = h5py.ExternalLink(str(other), "/secret")
+            group["self"] = h5py.ExternalLink(str(other), "/secret")
         elif kind == "soft link":
-            given["self"] = h5py.SoftLink("/relu")
+            group["self"] = h5py.SoftLink("/relu")
         elif kind == "external data":
-            given.create_dataset("self", (3,), "float64", external=[(str(other), 0, 24)])
+            group.create_dataset("self", (3,), "float64", external=[(str(other), 0, 24)])
         elif kind == "virtual data":
             layout = h5py.VirtualLayout((3,), "float64")
             layout[:] = h5py.VirtualSource(str(other), "secret", (3,))
-            given.create_virtual_dataset("self", layout)
+            group.create_virtual_dataset("self", layout)
     return path
 
 
@@ -190,9 +190,9 @@ def test_the_program_computes_what_it_computes(tmp_path):
 
 
 def test_the_dump_replays(tmp_path, replay):
-    given = tensors()
+    arguments = tensors()
     with dumper(dump_path=str(tmp_path / "h5")) as dump:
-        step(*given)
+        step(*arguments)
     done = formats.import_dump(formats.read_dump(dump.path), tmp_path / "calls")
     assert done.calls == 3 and done.problems == ()
     again = replay(tmp_path / "calls", "--acc_check")
@@ -264,9 +264,9 @@ def test_the_device_dumps_what_was_loaded(tmp_path, monkeypatch):
 
 def test_operators_of_two_files_are_mapped(tmp_path):
     def file(name, calls):
-        with h5py.File(tmp_path / name, "w") as made:
+        with h5py.File(tmp_path / name, "w") as h5:
             for seqid, ir_name in enumerate(calls, 1):
-                data = made.create_group(f"/{ir_name}/{seqid}/output").create_dataset("result", data=np.ones(2))
+                data = h5.create_group(f"/{ir_name}/{seqid}/output").create_dataset("result", data=np.ones(2))
                 attributes(data, 0, 11)
         return tmp_path / name
 
@@ -322,8 +322,8 @@ def test_arrays_go_through_all_forms(tmp_path, capsys):
     assert command_line.main(["convert", str(tmp_path / "all.pth"), str(tmp_path / "again.h5")]) == 0
     with h5py.File(tmp_path / "again.h5") as file:
         assert np.array_equal(file["addmm/1/input/mat1"], mat1)
-    one = tmp_path / "arrays.npy/addmm/1/input/mat1.npy"
-    assert command_line.main(["convert", str(one), str(tmp_path / "one.txt")]) == 0
+    array = tmp_path / "arrays.npy/addmm/1/input/mat1.npy"
+    assert command_line.main(["convert", str(array), str(tmp_path / "one.txt")]) == 0
     assert np.array_equal(np.loadtxt(tmp_path / "one.txt").astype("float32"), mat1.reshape(-1))
     assert command_line.main(["convert", str(tmp_path / "one.txt"), str(tmp_path / "one.npy")]) == 0
     assert np.array_equal(np.load(tmp_path / "one.npy").astype("float32"), mat1.reshape(-1))

@@ -66,22 +66,22 @@ def test_the_files_are_those_of_the_tool(filter_data, golden, tmp_path):
     # torch hands the arguments of functions that are written in Python to modes as keywords, which have no rows.
     by_keyword = {f"Functional_dropout_{i}_forward_input.1" for i in (0, 1)}
     expected = {row[0]: row for row in rows(theirs) if row[0] not in by_keyword}
-    found = {row[0]: row for row in rows(ours)}
-    assert set(found) == set(expected)
+    own_rows = {row[0]: row for row in rows(ours)}
+    assert set(own_rows) == set(expected)
     # Forward rows in their order; the engine's order of gradients is its own.
-    assert [name for name in found if "forward" in name] == [name for name in expected if "forward" in name]
+    assert [name for name in own_rows if "forward" in name] == [name for name in expected if "forward" in name]
     for name, row in expected.items():
-        one = found[name]
-        assert one[1:5] == row[1:5], name
-        assert one[5][:2] == row[5][:2], name
+        own = own_rows[name]
+        assert own[1:5] == row[1:5], name
+        assert own[5][:2] == row[5][:2], name
         if "_forward_output" in name and row[4]:
-            assert one[5][2] == pytest.approx(np.load(ours / f"rank0/torch_api_dump/{name}.npy").mean(), abs=1e-6)
-        assert one[7] == pytest.approx(row[7], rel=1e-6), name
+            assert own[5][2] == pytest.approx(np.load(ours / f"rank0/torch_api_dump/{name}.npy").mean(), abs=1e-6)
+        assert own[7] == pytest.approx(row[7], rel=1e-6), name
     arrays = {path.name for path in (ours / "rank0/torch_api_dump").iterdir()}
     assert arrays == {path.name for path in (theirs / "rank0/torch_api_dump").iterdir() if path.stem not in by_keyword}
     for name in arrays:
-        one, other = (np.load(folder / "rank0/torch_api_dump" / name) for folder in (ours, theirs))
-        assert np.array_equal(one, other) and one.dtype == other.dtype, name
+        own, other = (np.load(folder / "rank0/torch_api_dump" / name) for folder in (ours, theirs))
+        assert np.array_equal(own, other) and own.dtype == other.dtype, name
         assert (ours / "rank0/torch_api_dump" / name).stat().st_mode & 0o777 == 0o400
     stacks = json.loads((ours / "rank0/torch_api_dump_stack.json").read_text())
     other = json.loads((theirs / "rank0/torch_api_dump_stack.json").read_text())
@@ -98,8 +98,8 @@ def test_the_files_are_those_of_the_tool(filter_data, golden, tmp_path):
 
 def of_mindtorch(folder):
     """The same dump as if mindtorch had written it."""
-    for one in sorted(folder.rglob("torch_api_dump*"), reverse=True):
-        one.rename(one.with_name(one.name.replace("torch", "mindtorch", 1)))
+    for path in sorted(folder.rglob("torch_api_dump*"), reverse=True):
+        path.rename(path.with_name(path.name.replace("torch", "mindtorch", 1)))
     return folder
 
 
@@ -312,9 +312,9 @@ def test_statistics_are_compared_where_there_are_no_values(tmp_path):
     train(tmp_path / "a", dump_type="statistics")
     train(tmp_path / "b", dump_type="statistics", lr=0.2)
     ts.migrator.api_dump_compare(tmp_path / "a", tmp_path / "b", tmp_path / "out")
-    header, *found = table(tmp_path / "out/ts_api_forward_compare_1.csv")
+    header, *compared = table(tmp_path / "out/ts_api_forward_compare_1.csv")
     assert header[2:] == ["shape of orig", "shape of target", "max, min, mean diffs"]
-    linear = next(row for row in found if row[0] == "NN_Linear_1_forward_output")
+    linear = next(row for row in compared if row[0] == "NN_Linear_1_forward_output")
     largest, smallest, mean = (float(one) for one in linear[4].split(", "))
     assert largest > 0.01 and mean > 0 and smallest == pytest.approx(0, abs=1)
 
@@ -337,8 +337,8 @@ def test_calls_of_one_dump_only_are_rows_with_none(tmp_path):
         ts.migrator.api_dump_stop()
     ts.migrator.api_dump_compare(tmp_path / "a", tmp_path / "b", tmp_path / "out")
     assert table(tmp_path / "out/ts_api_mapping_0.csv")[1] == ["", "Torch_tanh_0"]
-    found = table(tmp_path / "out/ts_api_forward_compare_0.csv")
-    assert ["None", "Torch_tanh_0_forward_output", "None", "(2, 3)", "False", "0.00%", "nan", "nan, nan"] in found
+    compared = table(tmp_path / "out/ts_api_forward_compare_0.csv")
+    assert ["None", "Torch_tanh_0_forward_output", "None", "(2, 3)", "False", "0.00%", "nan", "nan, nan"] in compared
     ts.migrator.api_dump_compare(tmp_path / "a", tmp_path / "b", tmp_path / "less", ignore_unmatched=True)
     assert not any("None" in row for row in table(tmp_path / "less/ts_api_forward_compare_0.csv"))
 

@@ -109,12 +109,12 @@ def test_workers_go_on_after_a_crash_and_a_hang():
         seconds=lambda item: limits.get(item, 60),
         environment={**os.environ, "ORDER": "x"},
     )
-    found = {item: (result, failure) for item, result, failure in done}
-    assert {item: result for item, (result, failure) in found.items() if failure is None} == {
-        one: (one, "x") for one in "abcd"
+    outcomes = {item: (result, failure) for item, result, failure in done}
+    assert {item: result for item, (result, failure) in outcomes.items() if failure is None} == {
+        letter: (letter, "x") for letter in "abcd"
     }
-    assert found["crash"][1].kind == "crashed" and "SIGSEGV" in found["crash"][1]
-    assert found["hang"][1].kind == "hung" and found["hang"][1] == "not done after 0.5 s"
+    assert outcomes["crash"][1].kind == "crashed" and "SIGSEGV" in outcomes["crash"][1]
+    assert outcomes["hang"][1].kind == "hung" and outcomes["hang"][1] == "not done after 0.5 s"
 
 
 def _rest(item):
@@ -129,11 +129,13 @@ def test_items_that_do_not_fit_beside_each_other_run_one_after_the_other():
     def fits(item, others):
         return [item[0], *(kind for kind, _ in others)].count("large") < 2
 
-    found = {item: times for item, times, _ in work_through(items, _nothing, _rest, jobs=3, seconds=60, fits=fits)}
-    assert set(found) == set(items)
-    one, other = sorted(found[item] for item in items[:2])
-    assert one[1] <= other[0]
-    assert any(found[item][0] < one[1] for item in items[2:])  # small ones did not wait
+    times_by_item = {
+        item: times for item, times, _ in work_through(items, _nothing, _rest, jobs=3, seconds=60, fits=fits)
+    }
+    assert set(times_by_item) == set(items)
+    first, other = sorted(times_by_item[item] for item in items[:2])
+    assert first[1] <= other[0]
+    assert any(times_by_item[item][0] < first[1] for item in items[2:])  # small ones did not wait
 
 
 def test_cases_without_enough_memory_are_not_judged_and_counted(listed, monkeypatch, capsys):
@@ -153,28 +155,28 @@ def test_a_worker_that_cannot_start_is_an_error():
 # --- Verdicts -----------------------------------------------------------------------------------------------------------
 
 
-def judged(one, kind=None, ops="", device="sim:0", **fault):
+def judged(of_case, kind=None, ops="", device="sim:0", **fault):
     judge = Judge(torch.device(device))
     if kind is None:
-        return judge.rows(one)
+        return judge.rows(of_case)
     with sim.fault(kind, ops=ops, **fault):
-        return judge.rows(one)
+        return judge.rows(of_case)
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim:0"])
 def test_right_cases_pass(device):
-    for one in (MM, SOFTMAX, ADD, ADD_, OUT, RANDOM, RAISES):
-        rows = judged(one, device=device)
+    for of_case in (MM, SOFTMAX, ADD, ADD_, OUT, RANDOM, RAISES):
+        rows = judged(of_case, device=device)
         assert [row.status for row in rows] == ["agrees"] * len(rows), rows
-        assert [row.phase for row in rows] == (["forward", "backward"] if one is SOFTMAX else [rows[0].phase])
+        assert [row.phase for row in rows] == (["forward", "backward"] if of_case is SOFTMAX else [rows[0].phase])
     assert judged(ADD_)[0].phase == "inplace" and judged(OUT)[0].phase == "out"
     assert judged(RAISES)[0].method == "error"
     assert judged(RANDOM)[0].reference == "distribution"
 
 
 def test_what_nothing_judges_says_why():
-    for one, why in ((EMPTY, "uninitialized memory"), (WRONG_CALL, "the CPU raises as well: RuntimeError: mat1")):
-        (row,) = judged(one)
+    for of_case, why in ((EMPTY, "uninitialized memory"), (WRONG_CALL, "the CPU raises as well: RuntimeError: mat1")):
+        (row,) = judged(of_case)
         assert row.status == "not judged" and row.reason.startswith(why)
     (row,) = judged(case("torch.mm", tensor(7, 9), tensor(9, 5), variant="error"))
     assert (row.status, row.reason) == ("not judged", "the CPU raises no error")
@@ -214,8 +216,8 @@ def test_what_nothing_judges_says_why():
         ),
     ],
 )
-def test_planted_faults_are_found_where_they_are(one, kind, ops, phase, status, why, blamed):
-    rows = {row.phase: row for row in judged(one, kind, ops)}
+def test_planted_faults_are_found_where_they_are(of_case, kind, ops, phase, status, why, blamed):
+    rows = {row.phase: row for row in judged(of_case, kind, ops)}
     assert rows[phase].status == status and why in rows[phase].reason, rows[phase]
     assert blamed is None or rows[phase].blamed == blamed
     if phase == "backward":
@@ -241,8 +243,8 @@ def test_planted_faults_are_found_where_they_are(one, kind, ops, phase, status, 
         ),
     ],
 )
-def test_what_only_some_devices_have_is_unsupported(one, why):
-    (row,) = judged(one)
+def test_what_only_some_devices_have_is_unsupported(of_case, why):
+    (row,) = judged(of_case)
     assert row.status == "unsupported" and why in row.reason, row
 
 
@@ -306,21 +308,21 @@ def exceptions(path, *entries, today=TODAY):
     return read_exceptions(path, today)
 
 
-def applied(found, one, **row):
-    made = row_of(one, **row)
-    found.apply(one, made)
-    return made.status, made.reason
+def applied(known, of_case, **row):
+    changed = row_of(of_case, **row)
+    known.apply(of_case, changed)
+    return changed.status, changed.reason
 
 
 def test_an_exception_changes_what_a_failure_means(tmp_path):
     path = tmp_path / "known.json"
-    found = exceptions(path, {**ENTRY, "dtype": ["float16", "float32"], "shape": "rank == 2 and elements > 40"})
+    known = exceptions(path, {**ENTRY, "dtype": ["float16", "float32"], "shape": "rank == 2 and elements > 40"})
     failed = {"status": "differs", "reason": "rmse"}
-    assert applied(found, MM, **failed) == ("expected", "driver 24.1 (differs: rmse)")
-    assert applied(found, MM, status="crashed", reason="x")[0] == "expected"
-    assert applied(found, MM, status="unsupported", reason="x")[0] == "unsupported"
-    assert applied(found, MM) == ("unexpected agreement", f"{path}: exception 1 is not needed: driver 24.1")
-    assert applied(found, ADD, **failed)[0] == "differs"
+    assert applied(known, MM, **failed) == ("expected", "driver 24.1 (differs: rmse)")
+    assert applied(known, MM, status="crashed", reason="x")[0] == "expected"
+    assert applied(known, MM, status="unsupported", reason="x")[0] == "unsupported"
+    assert applied(known, MM) == ("unexpected agreement", f"{path}: exception 1 is not needed: driver 24.1")
+    assert applied(known, ADD, **failed)[0] == "differs"
     for key, other in (("dtype", "float64"), ("shape", "rank == 3"), ("shape", "smallest < 5"), ("phase", "backward")):
         assert applied(exceptions(path, {**ENTRY, key: other}), MM, **failed)[0] == "differs", (key, other)
     missing = exceptions(path, {**ENTRY, "expect": "unsupported"})
@@ -447,10 +449,10 @@ def test_a_device_that_is_right(listed, capsys):
 def test_failures_a_crash_and_a_hang_are_named_and_the_run_goes_on(listed, monkeypatch, capsys):
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;crash:ops=_softmax;hang:ops=add_.*;missing:ops=mul.*")
     assert conformance("run", *SIM, "--list", listed, "-o", "result", "--timeout", 3, "--jobs", 2) == 1
-    found = statuses("result")
-    assert found[MM.id, "forward"] == "differs" and found[SOFTMAX.id, "forward"] == "crashed"
-    assert found[ADD_.id, "inplace"] == "hung" and found[OUT.id, "out"] == "unsupported"
-    assert found[ADD.id, "forward"] == found[RANDOM.id, "forward"] == "agrees"
+    by_case = statuses("result")
+    assert by_case[MM.id, "forward"] == "differs" and by_case[SOFTMAX.id, "forward"] == "crashed"
+    assert by_case[ADD_.id, "inplace"] == "hung" and by_case[OUT.id, "out"] == "unsupported"
+    assert by_case[ADD.id, "forward"] == by_case[RANDOM.id, "forward"] == "agrees"
     told = capsys.readouterr().err
     assert f"{SOFTMAX.id}: its process was ended by SIGSEGV" in told and f"{ADD_.id}: not done after 3 s" in told
     report = list(csv.DictReader(Path("result/error_report.csv").read_text().splitlines()))
@@ -543,8 +545,8 @@ def test_a_summary_that_does_not_follow_from_its_rows(listed, capsys):
 def test_flags_that_select_cases(listed, flags, left):
     stage = "gen" if "--phase" in flags else "run"
     conformance(stage, "--device", "cpu", "--list", listed, "-o", "result", *flags)
-    found = set(read_rows(next(Path("result").glob("rows*.jsonl"))))
-    assert found == {one.id for one in left} if left is not None else 0 < len(found) < len(CASES)
+    judged_cases = set(read_rows(next(Path("result").glob("rows*.jsonl"))))
+    assert judged_cases == {one.id for one in left} if left is not None else 0 < len(judged_cases) < len(CASES)
 
 
 def test_flags_that_select_cases_together(listed):
@@ -704,12 +706,12 @@ def test_kill_9_and_resume(tmp_path):
 
 def _alive(words):
     """Processes that were started with these words, and their forks."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if words in (folder / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "):
-                found.append(int(folder.name))
-    return found
+                processes.append(int(folder.name))
+    return processes
 
 
 @pytest.mark.parametrize("end", ["end", "kill", "kill while one hangs", "interrupt"])
@@ -802,8 +804,8 @@ def test_golden_data_of_another_device(listed, monkeypatch, kind):
     assert counts("right") == {"agrees": 7, "not judged": 2}
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm;element:ops=_softmax_backward_data")
     assert conformance("run", *SIM, "--list", listed, "-o", "wrong", "--golden", "golden") == 1
-    found = {key for key, status in statuses("wrong").items() if status == "differs"}
-    assert found == {(MM.id, "forward"), (SOFTMAX.id, "backward")}
+    failed = {key for key, status in statuses("wrong").items() if status == "differs"}
+    assert failed == {(MM.id, "forward"), (SOFTMAX.id, "backward")}
     row = read_rows(Path("wrong/rows.jsonl"))[MM.id][0]
     assert row.error > row.limit > 0 and row.index and row.got != row.expected
 
@@ -891,10 +893,10 @@ def test_bits_are_compared_as_digests_are():
     late[-1] = 0
     alike = [row, row.clone(), torch.stack([row, row], 1)[:, 0], torch.complex(row, -row).conj().real]
     other = [late, row.double(), row.reshape(2, -1), torch.empty(0), torch.tensor(1.0)]
-    for one in alike:
-        assert same_bits(row, one) and digest_of(row) == digest_of(one)
-    for one in other:
-        assert not same_bits(row, one) and not same_bits(one, row) and digest_of(row) != digest_of(one)
+    for like_row in alike:
+        assert same_bits(row, like_row) and digest_of(row) == digest_of(like_row)
+    for like_row in other:
+        assert not same_bits(row, like_row) and not same_bits(like_row, row) and digest_of(row) != digest_of(like_row)
     nan = torch.tensor([float("nan"), -0.0])
     assert same_bits(nan, nan.clone()) and not same_bits(nan, nan.abs())
     assert same_bits(torch.empty(0, 3), torch.empty(0, 3)) and not same_bits(torch.empty(0, 3), torch.empty(3, 0))

@@ -56,8 +56,8 @@ DIGESTS = {
 
 
 def digest(recipe, dtype, count=1000):
-    made = values.make_values(recipe, getattr(torch, dtype), count, 7)
-    return hashlib.sha256(made.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    drawn = values.make_values(recipe, getattr(torch, dtype), count, 7)
+    return hashlib.sha256(drawn.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
 def conv():
@@ -93,10 +93,10 @@ def test_another_process_makes_the_same_inputs():
 
 def test_values_depend_on_the_case_and_on_the_argument():
     square = TensorSpec((4, 4), "float32")
-    one, two = tensors_of("a", [square, square], CPU)
+    first, two = tensors_of("a", [square, square], CPU)
     (other,) = tensors_of("b", [square], CPU)
-    assert not torch.equal(one, two) and not torch.equal(one, other)
-    assert torch.equal(tensors_of("a", [square], CPU)[0], one)
+    assert not torch.equal(first, two) and not torch.equal(first, other)
+    assert torch.equal(tensors_of("a", [square], CPU)[0], first)
 
 
 def test_distributions_are_what_they_are_called():
@@ -114,24 +114,24 @@ def test_distributions_are_what_they_are_called():
 
 
 def test_adversarial_values():
-    def made(kind, dtype=torch.float32):
+    def drawn(kind, dtype=torch.float32):
         return values.make_values(f"adversarial:{kind}", dtype, 1000, 3)
 
-    pairs = made("cancellation", torch.float64).reshape(-1, 2)
+    pairs = drawn("cancellation", torch.float64).reshape(-1, 2)
     assert pairs.sum(1).abs().max() < 4.1 and pairs.abs().mean() > 100
-    assert made("large-sum", torch.float16).sum(dtype=torch.float64) > torch.finfo(torch.float16).max
+    assert drawn("large-sum", torch.float16).sum(dtype=torch.float64) > torch.finfo(torch.float16).max
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        small = made("denormal", dtype)
+        small = drawn("denormal", dtype)
         assert small.double().abs().max() < torch.finfo(dtype).tiny and small.double().count_nonzero() > 900
-    assert made("nan").isnan().any() and made("inf").isinf().any() and not made("nan").isnan().all()
-    assert torch.iinfo(torch.int64).min in made("boundary", torch.int64).tolist()
-    assert torch.finfo(torch.float32).max in made("boundary").tolist()
+    assert drawn("nan").isnan().any() and drawn("inf").isinf().any() and not drawn("nan").isnan().all()
+    assert torch.iinfo(torch.int64).min in drawn("boundary", torch.int64).tolist()
+    assert torch.finfo(torch.float32).max in drawn("boundary").tolist()
 
 
 def test_long_tensors_repeat_a_prime_period():
     count = values.PERIOD + 5
-    made = values.make_values("normal", torch.float32, count, 3)
-    assert torch.equal(made[:5], made[-5:])
+    drawn = values.make_values("normal", torch.float32, count, 3)
+    assert torch.equal(drawn[:5], drawn[-5:])
     assert all(values.PERIOD % divisor for divisor in range(2, math.isqrt(values.PERIOD) + 1))
 
 
@@ -150,8 +150,8 @@ def test_long_tensors_repeat_a_prime_period():
     ids=lambda tensor: str(tensor.dtype)[6:],
 )
 def test_packed_values_are_exact(tensor):
-    made = values.make_values(values.packed(tensor), tensor.dtype, tensor.numel(), 0)
-    assert torch.equal(made.view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+    unpacked = values.make_values(values.packed(tensor), tensor.dtype, tensor.numel(), 0)
+    assert torch.equal(unpacked.view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -253,12 +253,12 @@ def test_tensors_are_as_they_are_specified():
     assert gaps.count_nonzero() == len(gaps)  # they are filled, too
     (spread,) = tensors_of("x", [TensorSpec((3, 2), "float32", (0, 1), values=(1, 2, 1, 2, 1, 2))], CPU)
     assert spread.tolist() == [[1, 2]] * 3
-    one, two = tensors_of(
+    first, two = tensors_of(
         "x",
         [TensorSpec((4,), "int32", alias=1, values=(1, 2, 3, 4)), TensorSpec((2,), "int32", offset=2, alias=1)],
         CPU,
     )
-    assert two.tolist() == [3, 4] and one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
+    assert two.tolist() == [3, 4] and first.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
 
 
 def test_an_alias_has_one_dtype():
@@ -400,7 +400,7 @@ def test_the_package_has_lists_of_cases():
 
 @pytest.mark.parametrize("first", [*Case.__annotations__, "dtype", "tensors", "bytes"])
 def test_a_case_of_a_line_is_decoded_when_it_is_asked(first):
-    made = Case.make(
+    full = Case.make(
         "op_db",
         "torch.add",
         "method",
@@ -412,7 +412,7 @@ def test_a_case_of_a_line_is_decoded_when_it_is_asked(first):
         data="folder",
         models={"resnet50": 3},
     )
-    for case in (made, Case.make("op_db", "torch.neg", "function", (), {"models": 2})):
+    for case in (full, Case.make("op_db", "torch.neg", "function", (), {"models": 2})):
         taken = Case.from_line(case.to_json())
         assert "args" not in vars(taken)
         assert getattr(taken, first) == getattr(case, first)
@@ -424,11 +424,11 @@ def test_a_case_of_a_line_is_decoded_when_it_is_asked(first):
 
 
 def test_the_list_has_the_cases_of_8_bit_floats():
-    made = list(float8_cases())
+    cases = list(float8_cases())
     listed = {json.loads(line)["id"] for line in gzip.decompress(list_of("op_db").read_bytes()).splitlines()}
-    assert {one.id for one in made} <= listed and len(made) > 400
+    assert {one.id for one in cases} <= listed and len(cases) > 400
     for dtype in DTYPES:
-        ops = {one.op for one in made if dtype in one.to_json()}
+        ops = {one.op for one in cases if dtype in one.to_json()}
         assert {"torch.Tensor.to", "torch.Tensor.copy_", "torch.cat", "torch.eq"} <= ops, dtype
 
 
@@ -628,7 +628,9 @@ def test_a_name_chooses_the_same_cases_before_lines_are_looked_into_and_after():
     everything = list(load_cases())
     for name in ("relu", "torch.nn.functional.*", "add_?", "no_such"):
         wanted = [
-            one for one in everything if re.fullmatch(name, one.op) or re.fullmatch(name, re.split("[.:]+", one.op)[-1])
+            case
+            for case in everything
+            if re.fullmatch(name, case.op) or re.fullmatch(name, re.split("[.:]+", case.op)[-1])
         ]
         assert [one.id for one in load_cases(filter=Filter(fname=name))] == [one.id for one in wanted]
 

@@ -44,13 +44,13 @@ def _quiet(log_level, quiet):
 def wrong(cases, device):
     """By function: the dtypes with a wrong row. Every row has a verdict."""
     judge = Judge(torch.device(device))
-    found = collections.defaultdict(set)
+    statuses = collections.defaultdict(set)
     for case in cases:
         for row in judge.rows(case):
             assert row.status != NOT_JUDGED, (case.id, row.reason)
             if row.status == FAILED:
-                found[case.op.rpartition(".")[2]].add(case.dtype)
-    return dict(found)
+                statuses[case.op.rpartition(".")[2]].add(case.dtype)
+    return dict(statuses)
 
 
 def test_they_are_cases_as_others_are():
@@ -79,8 +79,8 @@ def test_the_values_are_what_a_fault_needs():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_known_faults_of_the_cpu_are_found_and_nothing_else(group):
-    found = wrong([case for case in CASES if case.mutation == group], "cpu")
-    assert found == KNOWN[group]
+    failed = wrong([case for case in CASES if case.mutation == group], "cpu")
+    assert failed == KNOWN[group]
 
 
 # Kernels of a device that has the fault of a group where torch's CPU is right.

@@ -252,16 +252,16 @@ def test_shards_have_their_parts(listed, quick, stage):
 def test_jobs(tmp_path, monkeypatch, quick, stage):
     monkeypatch.chdir(tmp_path)
     listed = written("many.jsonl", [case("torch.neg", tensor(n + 1)) for n in range(51)])
-    given = []
+    workers = []
 
     def counted(items, *_, jobs, **__):
-        given.append(jobs)
+        workers.append(jobs)
         return ((one, [row_of(Case.from_json(one))], None) for one in items)
 
     monkeypatch.setattr(shard_run, "work_through", counted)
     for jobs in (1, 2, 9):
         assert status_of(stage, *CPU, "--list", listed, "-o", f"of-{jobs}", "--jobs", jobs) == 0
-    assert given == [1, 2, 2]  # a process is worth 50 cases
+    assert workers == [1, 2, 2]  # a process is worth 50 cases
 
 
 @WORKING

@@ -71,11 +71,11 @@ def test_a_recording_has_what_the_calls_were(cases):
 
 
 def test_each_different_call_is_one_case_and_one_tensor_stays_one(tmp_path):
-    found = cases_in(recorded(tmp_path / "A"))
-    assert [one.op for one in found].count("torch.full") == 2  # of weights, and the three that are equal
-    (twice,) = [one for one in found if one.op == "torch.mul"]
-    one, other = make_call(twice, CPU).inputs
-    assert one.data_ptr() == other.data_ptr()
+    cases = cases_in(recorded(tmp_path / "A"))
+    assert [one.op for one in cases].count("torch.full") == 2  # of weights, and the three that are equal
+    (twice,) = [one for one in cases if one.op == "torch.mul"]
+    first, other = make_call(twice, CPU).inputs
+    assert first.data_ptr() == other.data_ptr()
 
 
 def test_indices_and_variances_have_values_that_their_operators_take(cases):
@@ -95,13 +95,13 @@ def test_indices_that_are_tuples_and_those_that_are_lists(tmp_path):
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @pytest.mark.parametrize("statistics", [True, False])
 def test_all_of_them_are_judged(tmp_path, level, statistics):
-    found = cases_in(recorded(tmp_path / "A", level=level, statistics=statistics))
-    rows = [row for case in found for row in Judge(CPU).rows(case)]
-    assert len(found) > 15 and {row.status for row in rows} <= {"agrees", "not judged"}, rows
+    cases = cases_in(recorded(tmp_path / "A", level=level, statistics=statistics))
+    rows = [row for case in cases for row in Judge(CPU).rows(case)]
+    assert len(cases) > 15 and {row.status for row in rows} <= {"agrees", "not judged"}, rows
     assert all(row.reason == "uninitialized memory" for row in rows if row.status == "not judged")
     assert any(row.phase == "backward" for row in rows) == (level == "torch")
     if level == "aten":  # backward calls are operators of their own there
-        assert "aten::convolution_backward" in {one.op for one in found}
+        assert "aten::convolution_backward" in {one.op for one in cases}
 
 
 def test_a_fault_of_the_device_is_found_by_the_recording_of_a_program_on_the_cpu(tmp_path):
@@ -172,8 +172,8 @@ def test_calls_that_are_no_case_are_named_and_the_others_are_cases(tmp_path, cap
         torch.tanh(torch.ones(3))
     path = changed(Path(recorder.path).with_suffix(".jsonl"), **fields)
     whole = {last(one.op) for one in cases_in(Path(recorder.path))}
-    found = {last(one.op) for one in cases_in(path)}
-    assert "tanh" in found and whole - found <= {"ones"}
+    functions = {last(one.op) for one in cases_in(path)}
+    assert "tanh" in functions and whole - functions <= {"ones"}
     told = capfd.readouterr().err
     if why:
         assert "1 different calls are no cases" in told and why in told

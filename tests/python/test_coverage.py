@@ -105,12 +105,12 @@ def test_work_that_cannot_matter_is_counted_and_turns_no_verdict(seen):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_did_not_look_has_no_all_clear(tool, kind, tmp_path):
-    with tool(output_dir=tmp_path, level="aten") as one:
+    with tool(output_dir=tmp_path, level="aten") as running:
         KINDS[kind]()
-    result = one.result()
+    result = running.result()
     assert result.verdict is Verdict.NOT_JUDGED and not result.ok, result.coverage
-    assert status_of_tools([one]) == 2
-    assert status_of_tools([one], allow_unseen=True) == 0
+    assert status_of_tools([running]) == 2
+    assert status_of_tools([running], allow_unseen=True) == 0
 
 
 class Fails(op_tools.Hook):
@@ -127,50 +127,50 @@ def test_a_tool_that_failed_is_off():
 
 @pytest.mark.parametrize("tool", WITHOUT_VERDICT)
 def test_a_tool_that_gives_no_verdict_has_an_account(tool, tmp_path):
-    with tool(output_dir=tmp_path) as one:
+    with tool(output_dir=tmp_path) as running:
         work()
-    account = one.result().coverage
+    account = running.result().coverage
     assert account.seen > 0 and account.on_device and account.accelerator == "sim"
     assert account.gaps() == [] and account.lines_of_unseen() == []
-    with tool(output_dir=tmp_path) as one:
+    with tool(output_dir=tmp_path) as running:
         work()
         in_process()
-    assert one.result().coverage.gaps() == ["processes"]
+    assert running.result().coverage.gaps() == ["processes"]
 
 
 @pytest.mark.parametrize("tool", [op_tools.OpTimeMeasure, op_tools.OpFallback, op_tools.OpCapture, op_tools.OpRecord])
 def test_the_table_of_a_tool_without_verdict_says_what_was_unseen_and_nothing_else(tool, tmp_path):
-    with tool(output_dir=tmp_path, ops=".*gelu") as one:
+    with tool(output_dir=tmp_path, ops=".*gelu") as running:
         work()
-    assert "Looked at" not in one.result().table()
-    with tool(output_dir=tmp_path, ops=".*gelu") as one:
+    assert "Looked at" not in running.result().table()
+    with tool(output_dir=tmp_path, ops=".*gelu") as running:
         work()
         in_thread()
-    first, *rest = one.result().table().splitlines()
+    first, *rest = running.result().table().splitlines()
     assert first.startswith("Looked at: 3 calls seen, ") and "1 thread unseen" in first
     assert "gelu" in "".join(rest) and "NOT JUDGED" not in "".join(rest)
 
 
 @pytest.mark.parametrize("tool", [op_tools.OpOverflowCheck, op_tools.OpMemoryCheck])
 def test_the_account_stands_above_the_rows_of_a_tool_that_judges(tool, tmp_path):
-    with tool(output_dir=tmp_path) as one:
+    with tool(output_dir=tmp_path) as running:
         work("cpu")
-    lines = one.result().table().splitlines()
+    lines = running.result().table().splitlines()
     assert lines[0].startswith("Looked at: ") and lines[1] == "NOT JUDGED: no tensor was on sim"
 
 
 @pytest.mark.parametrize("tool", WITH_FOLDER)
 def test_the_account_stands_beside_the_files_of_a_run(tool, tmp_path):
-    with tool(output_dir=tmp_path, level="aten") as one:
+    with tool(output_dir=tmp_path, level="aten") as running:
         if tool is op_tools.OpOverflowCheck:
             torch.zeros(3).log()  # it writes nothing where nothing is wrong
         work("cpu")
         in_process()
-    folder = Path(one.result().root)
+    folder = Path(running.result().root)
     told = json.loads((folder / "coverage.json").read_text())
     assert told.pop("gaps") == ["not_on_accelerator", "processes"]
     assert told.pop("reasons") == ["no tensor was on sim", "1 process of the program had no tool, or told nothing"]
-    assert Coverage(**told) == one.coverage()
+    assert Coverage(**told) == running.coverage()
     assert not list(folder.glob("*.part"))
 
 
@@ -234,10 +234,10 @@ def test_modules_that_could_not_be_judged_do_not_agree():
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_looked_gives_its_verdict(tool, tmp_path):
-    with tool(output_dir=tmp_path) as one:
+    with tool(output_dir=tmp_path) as running:
         work()
-    assert one.result().verdict is Verdict.AGREES, one.result().coverage
-    assert status_of_tools([one]) == 0
+    assert running.result().verdict is Verdict.AGREES, running.result().coverage
+    assert status_of_tools([running]) == 0
 
 
 def test_threads_are_counted_where_they_run_operators(tmp_path):

@@ -51,8 +51,8 @@ def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
 @pytest.mark.parametrize("name", kinds())
 def test_a_row_class_has_the_declared_columns(name):
     for row in kinds()[name].rows:
-        made = declared.__dict__[row.name]
-        assert [field.name for field in dataclasses.fields(made)] == [column.name for column in row.columns]
+        row_class = declared.__dict__[row.name]
+        assert [field.name for field in dataclasses.fields(row_class)] == [column.name for column in row.columns]
 
 
 def test_every_variable_that_the_sources_name_is_listed():
@@ -61,10 +61,10 @@ def test_every_variable_that_the_sources_name_is_listed():
     starts = [re.escape(kind.prefix) for kind in kinds().values()]
     pattern = re.compile(rf'"((?:OP_TOOLS|DIPU|AUTOCOMPARE|{"|".join(starts)})_[A-Z_0-9]+|RANK)"')
     sources = [*ROOT.glob("src/**/*.cpp"), *ROOT.glob("src/**/*.h"), *ROOT.glob("tools/**/*.cpp")]
-    found = {name for path in sources for name in pattern.findall(path.read_text())}
+    variables = {name for path in sources for name in pattern.findall(path.read_text())}
     prefixes = {kind.prefix for kind in kinds().values()} | {"OP_HOOK"}
-    assert len(found) > 15
-    assert found - prefixes <= listed
+    assert len(variables) > 15
+    assert variables - prefixes <= listed
 
 
 def mypy(*arguments):

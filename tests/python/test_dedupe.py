@@ -24,15 +24,15 @@ def train(steps=4):
     return weight
 
 
-def same(one, other):
+def same(value, other):
     """Equal values, tensors bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return same_bits(one, other) and one.requires_grad == other.requires_grad
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
+    if isinstance(value, torch.Tensor):
+        return same_bits(value, other) and value.requires_grad == other.requires_grad
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(same(value[key], other[key]) for key in value)
+    if isinstance(value, (tuple, list)):
+        return len(value) == len(other) and all(map(same, value, other))
+    return type(value) is type(other) and value == other
 
 
 def calls_of(root, layout):
@@ -59,11 +59,11 @@ def test_calls_are_those_of_a_capture_without_dedupe(layout):
         return [calls[name] for name in sorted(calls, key=lambda name: int(name.rpartition("/")[2]))]
 
     for folder, shared_folder in zip(in_order(plain_calls), in_order(shared_calls), strict=True):
-        one, other = op_tools.load_call(folder), op_tools.load_call(shared_folder)
+        alone, other = op_tools.load_call(folder), op_tools.load_call(shared_folder)
         for part in ("name", "args", "kwargs", "result", "grad_inputs", "grad_outputs"):
-            assert same(getattr(one, part), getattr(other, part)), (folder, part)
-        for key in one.meta.keys() - {"id", "time"}:
-            assert one.meta[key] == other.meta[key], (folder, key)
+            assert same(getattr(alone, part), getattr(other, part)), (folder, part)
+        for key in alone.meta.keys() - {"id", "time"}:
+            assert alone.meta[key] == other.meta[key], (folder, key)
 
 
 def test_bytes_that_come_again_are_stored_once():

@@ -38,9 +38,9 @@ def python_of(page):
     """The Python blocks of a page, and what a comment `<!-- setup: ... -->` adds, in the lines where they stand."""
     text = text_of(page)
     code = [""] * (text.count("\n") + 1)
-    for found in re.finditer(r"^```python\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", text, re.MULTILINE | re.DOTALL):
-        first = text.count("\n", 0, found.start()) + 1
-        lines = (found[1] if found[1] is not None else found[2]).splitlines()
+    for block in re.finditer(r"^```python\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", text, re.MULTILINE | re.DOTALL):
+        first = text.count("\n", 0, block.start()) + 1
+        lines = (block[1] if block[1] is not None else block[2]).splitlines()
         code[first : first + len(lines)] = lines
     return "\n".join(code)
 
@@ -241,7 +241,9 @@ def test_docstrings_name_every_argument():
             continue
         doc = inherited_doc(member)
         missing += [
-            f"{name}: {one}" for one in arguments_of(member) if not re.search(rf"^\s*{one}: |`{one}`", doc, re.M)
+            f"{name}: {argument}"
+            for argument in arguments_of(member)
+            if not re.search(rf"^\s*{argument}: |`{argument}`", doc, re.M)
         ]
     assert missing == []
 

@@ -60,9 +60,9 @@ def test_results_come_back_in_the_dtypes_that_they_would_have_had(level):
     with op_tools.OpDtypeCast(level=level) as tool:
         results = calls()
     for result, plain in zip(results, expected, strict=True):
-        for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (result, plain)), strict=True):
-            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
-            assert torch.allclose(one.double(), other.double(), atol=0.05, rtol=0.02)
+        for tensor, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (result, plain)), strict=True):
+            assert (tensor.dtype, tensor.shape, tensor.stride()) == (other.dtype, other.shape, other.stride())
+            assert torch.allclose(tensor.double(), other.double(), atol=0.05, rtol=0.02)
     assert len(ran(tool)) > 8
 
 

@@ -290,10 +290,10 @@ def test_arguments_that_name_the_device(level):
             x.to("sim", torch.float64),
             x.double(),
         ]
-        there = x.to("cpu")
+        on_cpu = x.to("cpu")
     assert [r.device.type for r in results] == ["sim"] * 4
     assert [r.dtype for r in results] == [torch.float32] + [torch.float64] * 3
-    assert there.device.type == "cpu"
+    assert on_cpu.device.type == "cpu"
     assert any("moves data to another device" in text for text in stayed(tool))
     assert {"aten::_to_copy", "aten::full_like", "aten::ones_like"} <= set(ran(tool))
 
@@ -813,8 +813,8 @@ def test_a_setting_of_the_programs_stays_as_it_is():
 def test_programs_whose_backward_computes_again(seed, quiet):
     """Checkpoints, nested passes, hooks, streams and threads; tests/proofs/fallback_stress.py does it for more seeds."""
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    runs, found = fallback_stress.check(seed, repeat=2)
-    assert runs and found == []
+    runs, findings = fallback_stress.check(seed, repeat=2)
+    assert runs and findings == []
 
 
 def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):
@@ -832,8 +832,8 @@ def test_a_recurrent_net_trains_on_a_device_without_its_fused_cells(level):
             train()
         with op_tools.OpFallback(on_missing=True, level=level) as tool:
             got = train()
-    for one, other in zip(wanted, got, strict=True):
-        torch.testing.assert_close(one, other)
+    for expected, other in zip(wanted, got, strict=True):
+        torch.testing.assert_close(expected, other)
     assert any("lstm" in name for name in ran(tool))
 
 

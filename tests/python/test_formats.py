@@ -51,10 +51,15 @@ def test_a_dump_of_troubleshooter_is_read(golden):
     linear = by_name(dump, "NN_Linear_0")
     assert (linear.name, linear.module, linear.step) == ("torch.nn.functional.linear", "block.lin", 0)
     assert linear.stack[0] == "model.py:11 forward"
-    given, weight, bias, made = linear.tensors
-    assert (given.shape, given.dtype, given.max, given.norm) == ((2, 3), "torch.float32", 0.5, 0.741619884967804)
-    assert (weight.role, weight.place, bias.place, made.role) == ("parameter", "weight", "bias", "output")
-    assert torch.equal(formats.load_values(given), torch.arange(6.0).reshape(2, 3) / 10)
+    features, weight, bias, output = linear.tensors
+    assert (features.shape, features.dtype, features.max, features.norm) == (
+        (2, 3),
+        "torch.float32",
+        0.5,
+        0.741619884967804,
+    )
+    assert (weight.role, weight.place, bias.place, output.role) == ("parameter", "weight", "bias", "output")
+    assert torch.equal(formats.load_values(features), torch.arange(6.0).reshape(2, 3) / 10)
     split = by_name(dump, "Tensor_split_0", "backward")
     assert [(one.role, one.place) for one in split.tensors] == [("grad_output", "0"), ("grad_output", "1")]
     assert by_name(dump, "Tensor___mul___0").name == "torch.Tensor.mul"
@@ -91,8 +96,8 @@ def older(folder, stacks):
     text = "".join(json.dumps(json.loads(line)[:6]) + "\n" for line in lines)
     (rank / "torch_api_dump_info.pkl").write_text(text)
     if stacks:
-        found = json.loads((rank / "torch_api_dump_stack.json").read_text())
-        lines = found["torch.nn.functional.dropout(0) forward"]
+        stacks_of_dump = json.loads((rank / "torch_api_dump_stack.json").read_text())
+        lines = stacks_of_dump["torch.nn.functional.dropout(0) forward"]
         (rank / "torch_api_dump_stack.json").write_text(json.dumps({"Functional_dropout_0_forward_stack_info": lines}))
     return folder
 
@@ -205,8 +210,8 @@ def test_captures_of_ditorch_are_passed_on(tmp_path, capsys):
     source = GOLDEN.parent / "ditorch_captures"
     assert command_line.main(["import", str(source), str(tmp_path / "calls")]) == 0
     assert " calls in " in capsys.readouterr().out
-    found = list((tmp_path / "calls").rglob("input.pth"))
-    assert found and all(op_tools.load(one)["node_gradients"] for one in found)
+    inputs = list((tmp_path / "calls").rglob("input.pth"))
+    assert inputs and all(op_tools.load(one)["node_gradients"] for one in inputs)
 
 
 # --- Ours in their formats ----------------------------------------------------------------------------------------------
@@ -238,20 +243,20 @@ def test_ours_as_msprobe_and_back_are_the_same_bytes(tmp_path, replay, capsys):
     done = formats.import_dump(dump, tmp_path / "back")
     assert done.problems == ()
     for folder in source.glob("*/*"):
-        one = op_tools.load_call(folder)
-        same = [op_tools.load_call(other) for other in (tmp_path / "back").glob(f"0/msprobe/{one.name}/*")]
-        other = next(other for other in same if other.meta["step"] == one.meta["step"])
-        for mine, theirs in zip(tensors(one), tensors(other)):
+        call = op_tools.load_call(folder)
+        same = [op_tools.load_call(other) for other in (tmp_path / "back").glob(f"0/msprobe/{call.name}/*")]
+        other = next(other for other in same if other.meta["step"] == call.meta["step"])
+        for mine, theirs in zip(tensors(call), tensors(other)):
             assert torch.equal(mine, theirs) and mine.dtype == theirs.dtype
             assert mine.requires_grad == theirs.requires_grad
-        assert one.meta["stack"] == other.meta["stack"]
+        assert call.meta["stack"] == other.meta["stack"]
     again = replay(tmp_path / "back", "--acc_check")
     assert again.status == 0 and again.summary["agrees"] == done.calls, again.out
 
 
 def tensors(call):
-    found = [*call.args, *call.kwargs.values(), call.result, *(call.grad_outputs or ()), *(call.grad_inputs or ())]
-    flat = [leaf for one in found for leaf in (one if isinstance(one, (tuple, list)) else [one])]
+    values = [*call.args, *call.kwargs.values(), call.result, *(call.grad_outputs or ()), *(call.grad_inputs or ())]
+    flat = [leaf for one in values for leaf in (one if isinstance(one, (tuple, list)) else [one])]
     return [one for one in flat if isinstance(one, torch.Tensor)]
 
 
@@ -261,9 +266,15 @@ def test_ours_as_troubleshooter_and_back_are_the_same_bytes(tmp_path, replay):
     # split and relu were given keywords by torch's Python code.
     assert done.problems == ["4 calls: keyword arguments have no place in this format"]
     lines = (tmp_path / "theirs/rank0/torch_api_dump_info.csv").read_text().splitlines()
-    name, one, empty, dtype, shape, statistics, md5, norm = json.loads(lines[0])
+    name, always_one, empty, dtype, shape, statistics, md5, norm = json.loads(lines[0])
     array = np.load(tmp_path / f"theirs/rank0/torch_api_dump/{name}.npy")
-    assert (name, one, empty, dtype, shape) == ("Functional_linear_0_forward_input.0", 1, [], "torch.float32", [2, 3])
+    assert (name, always_one, empty, dtype, shape) == (
+        "Functional_linear_0_forward_input.0",
+        1,
+        [],
+        "torch.float32",
+        [2, 3],
+    )
     assert statistics == pytest.approx([array.max(), array.min(), array.mean()])
     assert len(md5) == 32 and norm == pytest.approx(np.linalg.norm(array))
     dump = formats.read_dump(tmp_path / "theirs")
@@ -283,8 +294,8 @@ def test_bfloat16_survives_the_arrays_of_troubleshooter(tmp_path):
     formats.export_captures(tool.result().root, tmp_path / "theirs", "troubleshooter")
     array = np.load(tmp_path / "theirs/rank0/torch_api_dump/Torch_tanh_0_forward_input.0.npy")
     assert array.dtype == np.float32
-    given = formats.read_dump(tmp_path / "theirs").calls[0].tensors[0]
-    assert torch.equal(formats.load_values(given), x)
+    tensor = formats.read_dump(tmp_path / "theirs").calls[0].tensors[0]
+    assert torch.equal(formats.load_values(tensor), x)
 
 
 def test_ours_as_arrays(tmp_path):
@@ -327,7 +338,8 @@ def test_a_true_pickle_is_refused_and_not_run(golden, tmp_path):
     path.write_bytes(pickle.dumps(Runs()))
     done = formats.import_dump(formats.read_dump(other), tmp_path / "calls")
     assert any(
-        "Functional.linear.0 (rank 0, step 0): not imported" in one and path.name in one for one in done.problems
+        "Functional.linear.0 (rank 0, step 0): not imported" in problem and path.name in problem
+        for problem in done.problems
     )
     array = next((folder / "rank0/torch_api_dump").glob("Functional_dropout_0_forward_input.0.npy"))
     array.unlink()
@@ -549,10 +561,10 @@ def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
         ("torch.no_such_function", 1, True),
     ],
 )
-def test_which_calls_may_have_had_more_arguments(name, given, may):
+def test_which_calls_may_have_had_more_arguments(name, count, may):
     from op_tools.formats._left_out import may_lack_arguments
 
-    assert may_lack_arguments(name, given) is may
+    assert may_lack_arguments(name, count) is may
 
 
 def test_words_of_a_newer_version_are_refused(tmp_path):

@@ -45,8 +45,8 @@ def alone(function, tensors, grad_outputs):
     leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in tensors]
     outputs = [o for o in flat(function(*[x.clone() for x in leaves])) if o.requires_grad]
     wanted = [x for x in leaves if x.requires_grad]
-    found = iter(torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True))
-    return [next(found) if x.requires_grad else None for x in leaves]
+    gradients = iter(torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True))
+    return [next(gradients) if x.requires_grad else None for x in leaves]
 
 
 Pair = namedtuple("Pair", "first second")
@@ -214,10 +214,10 @@ def test_an_output_that_is_a_view_and_is_written_in_place_later_has_its_gradient
 
 
 def test_parts_that_are_copied_into_a_whole_have_their_gradients(captured):
-    one, two = t(3, 2).requires_grad_(), t(3, 1).requires_grad_()
+    left, two = t(3, 2).requires_grad_(), t(3, 1).requires_grad_()
     whole = torch.empty(3, 4)
     with op_tools.OpCapture(ops="torch.Tensor.copy_") as tool:
-        whole[:, :2].copy_(one)
+        whole[:, :2].copy_(left)
         whole[:, 2:].copy_(two)
     weights = t(3, 4)
     (whole * weights).sum().backward()
@@ -365,10 +365,12 @@ def test_what_a_second_order_pass_adds_inside_a_call_is_no_gradient_of_the_call(
         for number in (1, 2):
             (arrived,) = linear.gradients("outputs", number)
             expected = alone(F.linear, inputs, [arrived])
-            given = linear.gradients("inputs", number)
-            assert (given[1] is None) == (number == 2)  # its transpose is part of the call, and of the second order
-            for one, other in zip(given, expected, strict=True):
-                assert one is None or one.equal(other)
+            arrived_gradients = linear.gradients("inputs", number)
+            assert (arrived_gradients[1] is None) == (
+                number == 2
+            )  # its transpose is part of the call, and of the second order
+            for gradient, other in zip(arrived_gradients, expected, strict=True):
+                assert gradient is None or gradient.equal(other)
     assert replay(tool.result().root, "--acc_check").status == 0
 
 

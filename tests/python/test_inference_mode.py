@@ -51,17 +51,17 @@ def _no_fault_stays():
 def test_a_view_on_the_device_is_an_inference_tensor_where_it_is_one_on_the_cpu(
     name, made_in_the_mode, used_in_the_mode
 ):
-    made = {}
+    results = {}
     for device in ("cpu", "sim"):
         with torch.inference_mode(made_in_the_mode):
             x = torch.arange(16.0).view(4, 4).to(device)
         with torch.inference_mode(used_in_the_mode):
             view = VIEWS[name](x)
-            made[device] = (view.is_inference(), view._is_view(), view.cpu().tolist())
+            results[device] = (view.is_inference(), view._is_view(), view.cpu().tolist())
             if not made_in_the_mode or used_in_the_mode:
                 view.zero_()
-        made[device] += (x.cpu().tolist(),)
-    assert made["sim"] == made["cpu"]
+        results[device] += (x.cpu().tolist(),)
+    assert results["sim"] == results["cpu"]
 
 
 def forward(device):

@@ -157,8 +157,8 @@ def test_the_launcher_under_torchrun(tmp_path):
     done = launched(*tools, "train.py", ranks=2, cwd=tmp_path, fresh=True)
     assert sorted(done.stdout.splitlines()) == sorted(alone.stdout.splitlines()) != []
     for rank in ("0", "1"):
-        found = list(tmp_path.glob(f"op_capture_result/{rank}/*/torch.nn.functional.linear/*/meta.json"))
-        metas = [json.loads(path.read_text()) for path in found]
+        files = list(tmp_path.glob(f"op_capture_result/{rank}/*/torch.nn.functional.linear/*/meta.json"))
+        metas = [json.loads(path.read_text()) for path in files]
         assert len(metas) == 4 and {meta["rank"] for meta in metas} == {int(rank)}
         assert {meta["step"] for meta in metas} == {0, 1}
         assert {meta["module"] for meta in metas} == {"module.0", "module.2"}

@@ -53,7 +53,7 @@ def op_tools_command(tmp_path):
     """Runs `python -m op_tools ARGUMENTS` in a process of its own, in the test's folder."""
 
     def run(*arguments, program=("-m", "op_tools"), text="", **environment):
-        return launched(*program, *arguments, given=text, cwd=tmp_path, check=False, **environment)
+        return launched(*program, *arguments, standard_input=text, cwd=tmp_path, check=False, **environment)
 
     return run
 
@@ -461,8 +461,8 @@ def test_a_config_file_names_tools_and_options_and_everything_else_wins_over_it(
 
 
 def parsed(options):
-    given = parser_of().parse_args(options)
-    return given, read_config(given.config)
+    options_read = parser_of().parse_args(options)
+    return options_read, read_config(options_read.config)
 
 
 @pytest.mark.parametrize(

@@ -179,13 +179,13 @@ def without_comments(text):
 
 def strangers(pattern, paths, allowed):
     """Lines with the pattern in files that may not have it."""
-    found = []
+    lines_with_pattern = []
     for path in paths:
         if any(path == one or (one.endswith("/") and path.startswith(one)) for one in allowed):
             continue
         lines = without_comments((ROOT / path).read_text()).splitlines()
-        found += [f"{path}: {line.strip()}" for line in lines if re.search(pattern, line)]
-    return found
+        lines_with_pattern += [f"{path}: {line.strip()}" for line in lines if re.search(pattern, line)]
+    return lines_with_pattern
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -196,10 +196,10 @@ def test_lines_are_in_their_rooms(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_files_with_a_permission_exist_and_use_it(rule):
     pattern, paths, allowed = RULES[rule]
-    for one in allowed:
-        if one.endswith("/"):
+    for path in allowed:
+        if path.endswith("/"):
             continue  # a folder may be named before it is there
-        assert one in paths, f"{one} is gone: take it out of the rule"
+        assert path in paths, f"{path} is gone: take it out of the rule"
     assert not allowed or strangers(pattern, paths, []), "nothing uses this rule's pattern any more"
 
 
@@ -372,20 +372,20 @@ class Package:
 
     def arrows(self):
         """Folder -> the imports that leave it."""
-        found = {self.folder(name): [] for name in self.files}
-        for one in self.imports:
-            if one.of in self.files and self.folder(one.of) != self.folder(one.by):
-                found[self.folder(one.by)].append(one)
-        return found
+        leaving = {self.folder(name): [] for name in self.files}
+        for edge in self.imports:
+            if edge.of in self.files and self.folder(edge.of) != self.folder(edge.by):
+                leaving[self.folder(edge.by)].append(edge)
+        return leaving
 
     def folder_graph(self):
         return {folder: {self.folder(one.of) for one in leaving} for folder, leaving in self.arrows().items()}
 
     def file_graph(self):
         graph = {name: set() for name in self.files}
-        for one in self.imports:
-            if one.of in self.files and one.of != one.by:
-                graph[one.by].add(one.of)
+        for edge in self.imports:
+            if edge.of in self.files and edge.of != edge.by:
+                graph[edge.by].add(edge.of)
         return graph
 
     def late(self):
@@ -455,8 +455,8 @@ def test_python_files_import_each_other_in_no_circle(package):
 
 
 def test_imports_inside_functions_have_a_reason(package):
-    def has_reason(one):
-        return any(one.of == name or one.of.startswith(f"{name}.") for name in LATE)
+    def has_reason(edge):
+        return any(edge.of == name or edge.of.startswith(f"{name}.") for name in LATE)
 
     assert [str(one) for one in package.late() if not has_reason(one)] == []
     assert {name for name in LATE if any(one.of.startswith(name) for one in package.late())} == set(LATE)

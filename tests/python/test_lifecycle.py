@@ -166,14 +166,14 @@ def test_flops_are_torchs():
     ]
     for name, args in calls:
         for backward in (False, True):
-            found = flops.count_flops(name, backward, args, {})
+            counted = flops.count_flops(name, backward, args, {})
             counter = FlopCounterMode(display=False)
             with counter:
-                given = [one.clone().requires_grad_() if isinstance(one, torch.Tensor) else one for one in args]
-                result = flops.find(name)(*given)
+                leaves = [one.clone().requires_grad_() if isinstance(one, torch.Tensor) else one for one in args]
+                result = flops.find(name)(*leaves)
                 forward = counter.get_total_flops()
                 result.sum().backward()
-            assert found == (counter.get_total_flops() - forward if backward else forward), (name, backward)
+            assert counted == (counter.get_total_flops() - forward if backward else forward), (name, backward)
     for own in (flops._attention, flops._attention_backward):
         packet = torch.ops.aten._scaled_dot_product_flash_attention
         args = tuple(heads)

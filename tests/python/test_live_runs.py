@@ -61,8 +61,8 @@ def run(tmp_path):
     python, inherits = copies().for_commands()
     for name, module in (("op-tools", "op_tools"), ("run_op_from_data", "op_tools.run_op_from_data")):
         (commands / name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n')
-    for one in commands.iterdir():
-        one.chmod(0o755)
+    for command in commands.iterdir():
+        command.chmod(0o755)
     (tmp_path / "train.py").write_text(PROGRAM)
 
     def run(command, status=0, **environment):
@@ -215,8 +215,8 @@ def test_against_in_a_program(tmp_path, capfd):
     with pytest.raises(SystemExit) as ended, sim.fault("scale", ops="aten::relu", call=1, scale=1.5), stopped:
         trained(tool=stopped)
     assert ended.value.code == 1
-    found = stopped.result()
-    assert found.first.op == "aten::relu" and op_tools.load_call(found.capture).name == "aten::relu"
+    result = stopped.result()
+    assert result.first.op == "aten::relu" and op_tools.load_call(result.capture).name == "aten::relu"
     # At the end of a program that marks no steps.
     with sim.fault("scale", ops="aten::relu", call=0, scale=1.5), op_tools.OpAgainst(a.result().path) as late:
         trained(steps=1)
@@ -266,13 +266,13 @@ def test_shadow_gives_the_inputs_of_the_capture(tmp_path):
     other = nn.Linear(4, 4)
     shadow = op_tools.OpShadow(capture.result().root, ops="addmm,relu,neg", output_dir=tmp_path / "shadow")
     with shadow:
-        given = torch.zeros(4, 1).expand(4, 4)
+        expanded = torch.zeros(4, 1).expand(4, 4)
         read = torch.zeros(2, 4)
-        got = other(read).relu(), given.neg()
+        got = other(read).relu(), expanded.neg()
         got[0].sum().backward()
         torch.relu(torch.ones(3))  # no such call was captured
     assert all(map(torch.equal, got, wanted))
-    assert torch.equal(given, wide) and torch.equal(read, dense) and torch.equal(other.weight, net.weight)
+    assert torch.equal(expanded, wide) and torch.equal(read, dense) and torch.equal(other.weight, net.weight)
     result = shadow.result()
     assert not result.wrong and not result.ok and len(result.rows) == 3 and result.unfed == 1
     assert {row.inputs for row in result.rows} == {0.0}

@@ -51,8 +51,8 @@ def test_a_clean_training_names_nothing_and_its_peak_is_the_allocators(name, dev
 
 def test_the_operator_that_writes_out_of_bounds_is_named():
     operators = leaks.operators_of("policy")
-    found = [leaks.out_of_bounds("policy", operators, random.Random(seed)) for seed in range(8)]
-    hit = [one for one in found if one is not None]
+    outcomes = [leaks.out_of_bounds("policy", operators, random.Random(seed)) for seed in range(8)]
+    hit = [one for one in outcomes if one is not None]
     assert len(hit) >= 3
     assert all(named for named, _ in hit), hit
 
@@ -62,8 +62,8 @@ def test_a_write_behind_a_result_that_is_smaller_than_its_memory_was_is_named():
     with sim.fault("out_of_bounds", ops="mse_loss") as fault, op_tools.OpMemoryCheck(guard=True, files=False) as check:
         torch.nn.functional.mse_loss(x, x * 2)
     assert fault.hits == 1
-    (found,) = check.result().overwrites
-    assert (found.op, found.bytes, found.block_bytes) == ("aten::mse_loss", 4, 4)
+    (overwrite,) = check.result().overwrites
+    assert (overwrite.op, overwrite.bytes, overwrite.block_bytes) == ("aten::mse_loss", 4, 4)
 
 
 @pytest.mark.parametrize("steps", [15, 16, 17, 30, 32])

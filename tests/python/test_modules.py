@@ -108,8 +108,8 @@ def test_backward_on_the_engines_own_thread(captured):
     model = Net().to("sim")
     with op_tools.OpCapture(level="aten", ops="addmm, mm") as capture:
         model(torch.ones(3, 4, device="sim")).sum().backward()
-    found = [call.meta.get("module") for call in captured(capture) if call.folder.parent.name == "aten.mm"]
-    assert found == ["head"] * 2 + ["layer3.1.conv1"] * 2 + ["layer3.0.conv1"]
+    modules = [call.meta.get("module") for call in captured(capture) if call.folder.parent.name == "aten.mm"]
+    assert modules == ["head"] * 2 + ["layer3.1.conv1"] * 2 + ["layer3.0.conv1"]
 
 
 def test_double_backward(captured):
@@ -263,11 +263,11 @@ def test_names_are_the_same_where_the_compiler_breaks_a_graph(captured):
     class Broken(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one = Block()
+            self.block = Block()
 
         def forward(self, x):
             torch._dynamo.graph_break()
-            return self.one(x)
+            return self.block(x)
 
     torch._dynamo.reset()
     model = nn.Sequential(Broken(), nn.Linear(4, 4))
@@ -276,7 +276,9 @@ def test_names_are_the_same_where_the_compiler_breaks_a_graph(captured):
         model(torch.ones(3, 4))
     calls = captured(capture)
     assert len(calls) == 2
-    assert calls[0].meta["module"] == "0.one" or calls[0].meta["module"] == "0"  # inside, what is compiled has no stack
+    assert (
+        calls[0].meta["module"] == "0.block" or calls[0].meta["module"] == "0"
+    )  # inside, what is compiled has no stack
     assert calls[1].meta["module"] == "1"
 
 

@@ -98,16 +98,16 @@ def test_printing_a_tensor_counts_nothing_at_the_aten_level_either(tmp_path):
     import op_tools.sim_device
 
     x = torch.randn(3, 3)
-    there = x.to("sim")
+    on_device = x.to("sim")
     with op_tools.OpObserve(level="aten", output_dir=tmp_path) as observe:
-        text = f"{x!r} {[x]}" + str(x) + repr({"x": x}) + repr(there)
+        text = f"{x!r} {[x]}" + str(x) + repr({"x": x}) + repr(on_device)
         torch.neg(x)
     assert {row.op for row in observe.result().rows} == {"aten::neg"}
     assert text.count("tensor(") == 5
     # A device that lacks what repr needs still gets it from the CPU.
     lacking = op_tools.sim_device.fault("missing", ops="aten::abs|aten::isfinite|aten::ne.*|aten::masked_select")
     with lacking, op_tools.OpFallback(level="aten"):
-        assert repr(there) == text[-len(repr(there)) :]
+        assert repr(on_device) == text[-len(repr(on_device)) :]
 
 
 KILLED = """

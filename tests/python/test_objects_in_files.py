@@ -106,8 +106,8 @@ def test_dataclasses_that_cannot_be_made_again_are_left_out_with_a_note():
 
 def test_a_class_of_a_file_is_neither_imported_nor_run(monkeypatch, capfd):
     name = "test_objects_in_files.Stateful"
-    made = object_forms.from_form(object_forms.DATACLASS, (name, {"size": 3}))
-    assert type(made) is Stateful and made.size == 3
+    instance = object_forms.from_form(object_forms.DATACLASS, (name, {"size": 3}))
+    assert type(instance) is Stateful and instance.size == 3
     fields = {"size": 3}
     lazy = types.ModuleType("lazy_module")
     lazy.__getattr__ = lambda name: pytest.fail(f"{name} was looked up")

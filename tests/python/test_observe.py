@@ -70,14 +70,14 @@ def wide(tensor):
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def same(found, expected):
+def same(number, expected):
     """A number of a row, and one of torch's."""
-    found = {"nan": math.nan, "inf": INF, "-inf": -INF}.get(found, found)
-    return found == expected or (math.isnan(found) and math.isnan(expected))
+    number = {"nan": math.nan, "inf": INF, "-inf": -INF}.get(number, number)
+    return number == expected or (math.isnan(number) and math.isnan(expected))
 
 
-def near(found, expected, scale):
-    return same(found, expected) or abs(float(found) - expected) <= 1e-12 * scale
+def near(number, expected, scale):
+    return same(number, expected) or abs(float(number) - expected) <= 1e-12 * scale
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -278,10 +278,10 @@ def test_dynamic_shapes_of_a_text_batch_are_found(level):
             model(torch.randint(50, (4, length))).sum().backward()
     result = observe.result()
     embedding = "torch.nn.functional.embedding" if level == "torch" else "aten::embedding"
-    found = [one for one in result.varying if one.op == embedding and one.phase == "forward"]
+    varying = [one for one in result.varying if one.op == embedding and one.phase == "forward"]
     # The words' indices and what is looked up vary in dimension 1; the batch and the table of words do not.
     indices = 0 if level == "torch" else 1
-    forward = {(one.of, one.tensor, one.dimension): one for one in found}
+    forward = {(one.of, one.tensor, one.dimension): one for one in varying}
     assert set(forward) == {("input", indices, 1), ("output", 0, 1)}
     assert forward["output", 0, 1].sizes == [5, 7, 9]
     assert forward["output", 0, 1].calls == len(lengths)

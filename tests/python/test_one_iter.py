@@ -69,8 +69,8 @@ def test_what_agrees_agrees_on_another_device_that_draws_the_same_numbers(work):
     status, shown = work("save right train.py cpu")
     assert status == 0 and "saved: right/rank0-" in shown
     assert "step" not in shown  # the program ends in the optimizer's step
-    found = op_tools.read_recording(next(Path("right").glob("*.oprec")))
-    assert {call.step for call in found.calls} == {0} and found.header["seeds"]["cpu"] == "10086"
+    recording = op_tools.read_recording(next(Path("right").glob("*.oprec")))
+    assert {call.step for call in recording.calls} == {0} and recording.header["seeds"]["cpu"] == "10086"
     status, shown = work("compare right train.py sim")
     assert status == 0, shown
     assert "11 results: 11 agrees" in shown
@@ -167,10 +167,10 @@ Twin: *net
 def test_yaml_as_the_library_reads_it(tmp_path):
     pytest.importorskip("yaml", reason="pyyaml is not installed")
     (tmp_path / "tolerance.yaml").write_text(YAML)
-    found = op_tools._runs.one_iter.read_tolerances(tmp_path / "tolerance.yaml")
-    assert found["Net"] == found["Twin"] and found["Net"].limits == {"forward": 1e-4, "loss": 1e-6}
-    assert found["*"].limits["weights"] == 0.25
-    (exemption,) = found["Net"].exceptions
+    tolerances = op_tools._runs.one_iter.read_tolerances(tmp_path / "tolerance.yaml")
+    assert tolerances["Net"] == tolerances["Twin"] and tolerances["Net"].limits == {"forward": 1e-4, "loss": 1e-6}
+    assert tolerances["*"].limits["weights"] == 0.25
+    (exemption,) = tolerances["Net"].exceptions
     assert (exemption.module, exemption.kind, exemption.limit) == ("Net.fc2", "forward", 0.5)
     for text in ("Net: [1", "Net: !!python/object/apply:os.getcwd []", "- 1"):
         (tmp_path / "wrong.yml").write_text(text)
@@ -245,9 +245,9 @@ def iteration(folder, device, method=torch.optim.AdamW, factor=1.0, **options):
     torch.manual_seed(3)
     model = Attention().to(device)
     optimizer = method(model.parameters(), **{"lr": 1e-3, **options})
-    given = torch.randn(4, 5, 16).to(device)
+    batch = torch.randn(4, 5, 16).to(device)
     with op_tools.OpRecord(output_dir=folder, modules_only=True) as tool:
-        model(given).square().mean().backward()
+        model(batch).square().mean().backward()
         model.value.weight.grad *= factor
         optimizer.step()
         tool.step()

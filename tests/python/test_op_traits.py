@@ -55,12 +55,12 @@ def in_a_process_of_its_own() -> list[str]:
 
 def test_what_the_table_matches_is_what_was_looked_at():
     header, *lines = LISTED.read_text().splitlines()
-    found = in_a_process_of_its_own()
+    present = in_a_process_of_its_own()
     if f"torch {torch.__version__.split('+')[0]}" not in header:
         # Another torch has other operators: what both have must match the same rows.
         both = set(operators_and_functions()) & {line.split(": ")[0] for line in lines}
-        found, lines = ([line for line in some if line.split(": ")[0] in both] for some in (found, lines))
-    assert found == lines, f"look at each difference, then ./dev run python {__file__}"
+        present, lines = ([line for line in some if line.split(": ")[0] in both] for some in (present, lines))
+    assert present == lines, f"look at each difference, then ./dev run python {__file__}"
 
 
 def test_every_name_in_the_table_is_one_of_torchs():
@@ -104,9 +104,9 @@ def test_a_part_of_a_name_matches_nothing():
 
 
 if __name__ == "__main__":
-    found = matches()
+    present = matches()
     if "--print" in sys.argv:
-        sys.stdout.write("\n".join([*found, ""]))
+        sys.stdout.write("\n".join([*present, ""]))
     else:
         header = f"# Which operators and functions of torch {torch.__version__} the rows of op_traits.cpp match."
-        LISTED.write_text("\n".join([header, *found, ""]))
+        LISTED.write_text("\n".join([header, *present, ""]))

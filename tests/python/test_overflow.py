@@ -460,8 +460,8 @@ def test_inputs_that_the_call_overwrites_are_saved_as_they_were(level, device, t
     assert torch.equal(logged.kwargs["out"], torch.zeros(2))
     norm = next(row for row in rows.values() if "batch_norm" in row.op)
     assert norm.not_saved is None
-    given = op_tools.load_call(norm.saved)
-    tensors = [value for value in [*given.args, *given.kwargs.values()] if isinstance(value, torch.Tensor)]
+    saved = op_tools.load_call(norm.saved)
+    tensors = [value for value in [*saved.args, *saved.kwargs.values()] if isinstance(value, torch.Tensor)]
     assert any(torch.equal(tensor, torch.ones(3)) for tensor in tensors)
 
 
@@ -623,8 +623,8 @@ def test_a_backward_that_made_an_infinity_is_saved_with_large_gradients(tmp_path
         y.backward(torch.full((600, 600), 3e19))
     row = next(row for row in check.result().rows if row.kind == "producer")
     assert row.phase == "backward" and row.op == "torch.Tensor.mul"
-    given = torch.load(f"{row.saved}/grad_outputs.pth", weights_only=True)
-    assert torch.equal(given["args"][0], torch.full((600, 600), 3e19))
+    gradients = torch.load(f"{row.saved}/grad_outputs.pth", weights_only=True)
+    assert torch.equal(gradients["args"][0], torch.full((600, 600), 3e19))
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
@@ -634,17 +634,17 @@ def test_a_backward_that_made_an_infinity_is_saved_where_gradients_add_up(device
     """The engine adds into memory that the tool was lent."""
     x = torch.ones(size, size, device=device, requires_grad=True)
     x.grad = torch.ones(size, size, device=device)
-    given = torch.full((size, size), 3e19)
+    arriving = torch.full((size, size), 3e19)
 
     def program():
         y = x * 2e19
-        (y + x if shared else y).backward(given.to(device))
+        (y + x if shared else y).backward(arriving.to(device))
 
     result = checked(program, output_dir=tmp_path)
     (row,) = [row for row in result.rows if row.kind == "producer"]
     assert (row.op, row.phase, row.not_saved) == ("torch.Tensor.mul", "backward", None)
     saved = op_tools.load_call(row.saved)
-    assert torch.equal(saved.grad_outputs[0], given)
+    assert torch.equal(saved.grad_outputs[0], arriving)
     assert torch.isinf(saved.grad_inputs[0]).all()
 
 
@@ -804,10 +804,10 @@ def test_backward_that_reads_a_nan_which_its_forward_saved_is_no_producer(level,
 
 
 def test_backward_that_reads_a_nan_from_outside_is_no_producer():
-    given, w = torch.tensor([math.nan, 2.0]), torch.ones(2, requires_grad=True)
+    outside, w = torch.tensor([math.nan, 2.0]), torch.ones(2, requires_grad=True)
 
     def program():
-        torch.where(torch.isnan(given), w, w * given).sum().backward()
+        torch.where(torch.isnan(outside), w, w * outside).sum().backward()
 
     result = checked(program, level="torch")
     assert producers(result) == [] and result.propagators > 0

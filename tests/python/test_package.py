@@ -25,11 +25,11 @@ def run(*command, **options):
 
 def libraries(binary):
     """What the loader finds for a binary, name -> path."""
-    found = {}
+    paths = {}
     for line in run("ldd", binary, env={**os.environ, "LD_LIBRARY_PATH": ""}).splitlines():
         name, _, path = line.strip().partition(" => ")
-        found[name.split()[0]] = path.split(" (")[0]
-    return found
+        paths[name.split()[0]] = path.split(" (")[0]
+    return paths
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +41,11 @@ def prefix(build_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("binary", ["bin/run_op_from_data", "lib/libop_tools.so", "lib/libop_tools_sim_device.so"])
 def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
-    found = libraries(prefix / binary)
-    assert not [name for name in found if "python" in name]
-    assert found["libtorch_cpu.so"].startswith(str(Path(torch.__file__).parent))
-    assert "not found" not in found.values()
-    assert not [name for name in found if "spdlog" in name or "fmt" in name]
+    loaded = libraries(prefix / binary)
+    assert not [name for name in loaded if "python" in name]
+    assert loaded["libtorch_cpu.so"].startswith(str(Path(torch.__file__).parent))
+    assert "not found" not in loaded.values()
+    assert not [name for name in loaded if "spdlog" in name or "fmt" in name]
 
 
 def test_installed_program_uses_the_installed_library(prefix):
@@ -221,10 +221,10 @@ def test_the_wheels_program_finds_its_library_and_torch(installed_wheel):
     beside = package.parent / "torch"  # as where pip installs both
     if not beside.exists():
         beside.symlink_to(Path(torch.__file__).parent)
-    found = libraries(scripts / "run_op_from_data")
-    assert "not found" not in found.values()
-    assert Path(found["libop_tools.so"]).resolve() == package / "lib" / "libop_tools.so"
-    assert not [name for name in found if "python" in name]
+    loaded = libraries(scripts / "run_op_from_data")
+    assert "not found" not in loaded.values()
+    assert Path(loaded["libop_tools.so"]).resolve() == package / "lib" / "libop_tools.so"
+    assert not [name for name in loaded if "python" in name]
 
 
 def test_import_refuses_another_torch_with_both_versions(installed_wheel, tmp_path):

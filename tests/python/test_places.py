@@ -37,12 +37,12 @@ def black_box(tmp_path):
 
 def places(tool, function=None):
     """(module, number of the line) of each call; `function`: in which all of them were."""
-    found = []
+    places_of_calls = []
     for row in tool.result().rows:
         where, name = row.line.rsplit(" ", 1)
         assert function is None or name == function
-        found.append((row.module, int(where.rsplit(":", 1)[1])))
-    return found
+        places_of_calls.append((row.module, int(where.rsplit(":", 1)[1])))
+    return places_of_calls
 
 
 def line_of(function, text):
@@ -56,20 +56,20 @@ def test_a_generator_is_where_it_is_resumed(black_box):
             yield torch.neg(ONES)
             yield -ONES
 
-    made = values()
-    model = Calls(a=Calls(lambda: next(made)), b=Calls(lambda: next(made)))
+    generator = values()
+    model = Calls(a=Calls(lambda: next(generator)), b=Calls(lambda: next(generator)))
     with black_box:
-        next(made)
+        next(generator)
         model()
-        next(made)
+        next(generator)
         model()
-    one, other = line_of(values, "torch.neg"), line_of(values, "-ONES")
+    first, other = line_of(values, "torch.neg"), line_of(values, "-ONES")
     assert places(black_box, "values") == [
-        ("", one),
+        ("", first),
         ("Calls.a", other),
-        ("Calls.b", one),
+        ("Calls.b", first),
         ("", other),
-        ("Calls.a", one),
+        ("Calls.a", first),
         ("Calls.b", other),
     ]
 
@@ -209,7 +209,7 @@ def test_modules_that_take_turns_on_one_line(black_box):
 
 
 def test_threads_have_places_of_their_own(tmp_path, black_box):
-    def one():
+    def first():
         torch.neg(ONES)
 
     def other():
@@ -218,10 +218,10 @@ def test_threads_have_places_of_their_own(tmp_path, black_box):
     expected = {}
 
     def work(number):
-        models = [Calls(**{f"{name}{number}": Calls(run)}) for name, run in (("a", one), ("b", other))]
+        models = [Calls(**{f"{name}{number}": Calls(run)}) for name, run in (("a", first), ("b", other))]
         for turn in range(200):
             models[turn % 2]()
-        lines = line_of(one, "torch.neg"), line_of(other, "torch.neg")
+        lines = line_of(first, "torch.neg"), line_of(other, "torch.neg")
         expected[threading.get_native_id()] = [
             (f"Calls.{'ab'[turn % 2]}{number}", lines[turn % 2]) for turn in range(200)
         ]
@@ -238,28 +238,28 @@ def test_threads_have_places_of_their_own(tmp_path, black_box):
                 thread.join()
     finally:
         sys.setswitchinterval(before)
-    found = {}
+    by_thread = {}
     for row, place in zip(black_box.result().rows, places(black_box), strict=True):
-        found.setdefault(row.thread, []).append(place)
+        by_thread.setdefault(row.thread, []).append(place)
     for thread, calls in expected.items():
         # The first operator of a thread that entered no scope is missed: it is running already.
-        assert found[thread] == calls[len(calls) - len(found[thread]) :]
-        assert len(found[thread]) >= 199
+        assert by_thread[thread] == calls[len(calls) - len(by_thread[thread]) :]
+        assert len(by_thread[thread]) >= 199
 
 
 def test_more_code_and_modules_than_a_thread_remembers(black_box):
-    made = {}
+    functions = {}
     for number in range(700):
-        exec(compile("\n" * number + f"def f{number}(): neg(x)", f"/made/{number}.py", "exec"), made)  # noqa: S102
-    made.update(neg=torch.neg, x=ONES)
-    layers = nn.Sequential(*(Calls(made[f"f{number}"]) for number in range(700)))
+        exec(compile("\n" * number + f"def f{number}(): neg(x)", f"/made/{number}.py", "exec"), functions)  # noqa: S102
+    functions.update(neg=torch.neg, x=ONES)
+    layers = nn.Sequential(*(Calls(functions[f"f{number}"]) for number in range(700)))
     outer = Calls(lambda: [layer() for layer in layers])
     outer.layers = layers
     outer.forward = outer.work
     with black_box:
         outer()
         for number in range(700):
-            made[f"f{number}"]()
+            functions[f"f{number}"]()
     lines = [row.line for row in black_box.result().rows]
     expected = [f"/made/{number}.py:{number + 1} f{number}" for number in range(700)]
     modules = [row.module for row in black_box.result().rows]

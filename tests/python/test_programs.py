@@ -153,10 +153,10 @@ def wrapper_subclass():
 
 def subclass_that_answers_for_its_sizes():
     # torch notes an answer in the tensor, which then cannot be copied any more: nobody may ask but the program.
-    one = wrapper_class(dispatch_sizes_strides_policy="sizes")(x(3, 4))
-    other = copy.deepcopy(one)
+    wrapped = wrapper_class(dispatch_sizes_strides_policy="sizes")(x(3, 4))
+    other = copy.deepcopy(wrapped)
     other.add_(x(3, 4))
-    return one.inner, other.inner, sorted(vars(one))
+    return wrapped.inner, other.inner, sorted(vars(wrapped))
 
 
 def gradient_that_is_a_subclass():
@@ -659,10 +659,10 @@ for _ in range(5):
 @pytest.mark.parametrize("name", ["OpCapture", "OpAutoCompare", "OpObserve", "OpOverflowCheck", "OpTimeMeasure"])
 def test_tensors_that_calls_were_given_can_be_swapped(level, name):
     with getattr(op_tools, name)(level=level):
-        one, other = nn.Parameter(x(2, 3)), nn.Parameter(x(3, 2))
-        (one @ other).relu().sum().item()
-        torch.utils.swap_tensors(one, other)
-        assert one.shape == (3, 2) and one._use_count() == 1
+        left, other = nn.Parameter(x(2, 3)), nn.Parameter(x(3, 2))
+        (left @ other).relu().sum().item()
+        torch.utils.swap_tensors(left, other)
+        assert left.shape == (3, 2) and left._use_count() == 1
 
 
 # --- Hooks of the program --------------------------------------------------------------------------------------
@@ -972,8 +972,8 @@ def test_objects_of_torchscript_classes_pass_through(level, captured):
         torch.manual_seed(0)
         weight = torch.quantize_per_tensor(torch.randn(4, 6), 0.1, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(weight, torch.randn(4))
-        given = torch.quantize_per_tensor(torch.randn(3, 6), 0.1, 128, torch.quint8)
-        results = [torch.ops.quantized.linear(given, packed, 0.2, 100).int_repr()]
+        quantized = torch.quantize_per_tensor(torch.randn(3, 6), 0.1, 128, torch.quint8)
+        results = [torch.ops.quantized.linear(quantized, packed, 0.2, 100).int_repr()]
         results.append(torch.ops.quantized.linear_dynamic(torch.randn(3, 6), packed))
         results.append(torch.ops.quantized.linear_unpack(packed)[0].int_repr())
         return results
@@ -987,8 +987,12 @@ def test_objects_of_torchscript_classes_pass_through(level, captured):
     assert not any(tool._scope.hook_failures for tool in (*tools, capture))
     assert tools[0].result().failures == []
     calls = [call.meta for call in captured(capture) if "linear_dynamic" in call.folder.parent.name]
-    (one,) = [value for call in calls for value in call["unsupported"]]  # said, and the rest of the call is saved
-    assert one["where"] == "args[1]" and ("ScriptObject" in one["type"] or "TorchScript class" in one["why"])
+    (unsupported,) = [
+        value for call in calls for value in call["unsupported"]
+    ]  # said, and the rest of the call is saved
+    assert unsupported["where"] == "args[1]" and (
+        "ScriptObject" in unsupported["type"] or "TorchScript class" in unsupported["why"]
+    )
 
 
 def test_lines_of_calls_are_the_programs_own():

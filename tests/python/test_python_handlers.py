@@ -48,8 +48,8 @@ class Failing(TorchDispatchMode):
 def names_of(work, *inside):
     hook = Names()
     with op_tools.HookScope(hook, level="aten"), contextlib.ExitStack() as stack:
-        for one in inside:
-            stack.enter_context(one)
+        for context in inside:
+            stack.enter_context(context)
         work()
     return hook.names
 
@@ -184,6 +184,6 @@ def test_backward_calls_inside_a_subclass_have_the_line_and_module_of_the_forwar
         layer(Wrapper(torch.randn(4, 4))).sum().backward()
     calls = {(call.op, call.phase): call for call in op_tools.read_recording(tool.result().path).calls}
     for forward, backward in (("aten::mm", "aten::mm"), ("aten::relu", "aten::threshold_backward")):
-        one, other = calls[forward, "forward"], calls[backward, "backward"]
-        assert (other.module, other.line, other.forward_id) == ("Layer", one.line, one.id)
-        assert "test_python_handlers.py" in one.line  # the handler's, which is code of this program
+        forward_call, other = calls[forward, "forward"], calls[backward, "backward"]
+        assert (other.module, other.line, other.forward_id) == ("Layer", forward_call.line, forward_call.id)
+        assert "test_python_handlers.py" in forward_call.line  # the handler's, which is code of this program

@@ -31,7 +31,7 @@ def always():
     torch.set_warn_always(before)
 
 
-def given(call):
+def warnings_of(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
@@ -42,14 +42,14 @@ def given(call):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_program_gets_each_warning_as_often_as_without_a_tool(tool, level, always):
     for what, call in CALLS.items():
-        expected = given(call)
+        expected = warnings_of(call)
         assert expected
 
         def with_tool(call=call):
             with getattr(op_tools, tool)(level=level):
                 call()
 
-        assert given(with_tool) == expected, what
+        assert warnings_of(with_tool) == expected, what
 
 
 @torch.library.custom_op("op_tools_test::warns", mutates_args=())
@@ -66,7 +66,7 @@ def test_kernel_in_python_warns_once(level):
         with op_tools.OpAutoCompare(level=level):
             warns(x)
 
-    assert len(given(with_tool)) == len(given(lambda: warns(x))) == 1
+    assert len(warnings_of(with_tool)) == len(warnings_of(lambda: warns(x))) == 1
 
 
 def test_what_python_has_warned_of_once_stays_noted():
@@ -114,7 +114,7 @@ def test_another_threads_warnings_are_given_while_a_run_is_quiet():
     caught = []
 
     def other():
-        caught.extend(given(lambda: warnings.warn("the other's", stacklevel=1)))
+        caught.extend(warnings_of(lambda: warnings.warn("the other's", stacklevel=1)))
 
     def call(x):
         thread = threading.Thread(target=other)

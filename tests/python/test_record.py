@@ -27,10 +27,10 @@ def record(work, tmp_path, **options):
         work(tool)
     result = tool.result()
     assert result.failure == ""
-    found = op_tools.read_recording(result.path)
-    assert found.complete and found.damage == ""
-    assert len(found.calls) == result.calls
-    return found
+    recording = op_tools.read_recording(result.path)
+    assert recording.complete and recording.damage == ""
+    assert len(recording.calls) == result.calls
+    return recording
 
 
 def calls_of(recording, op, phase="forward"):
@@ -42,7 +42,7 @@ def only(recording, op, phase="forward"):
     return call
 
 
-def one(tensors, place):
+def tensor_at(tensors, place):
     return next(tensor for where, tensor in tensors if where == place)
 
 
@@ -67,11 +67,11 @@ def test_statistics_are_those_of_torch(dtype, size, tmp_path):
     torch.manual_seed(size)
     x = (torch.randn(size, dtype=torch.float64) * 20).to(dtype)
     call = only(record(lambda _: torch.neg(x) if dtype != torch.bool else x.logical_not(), tmp_path), op_of(dtype))
-    found, wide = call.inputs[0][1], x.double()
-    assert found.known and (found.nan, found.inf, found.zero) == (0, 0, int((wide == 0).sum()))
-    assert (found.min, found.max) == (wide.min().item(), wide.max().item())
-    assert found.mean == pytest.approx(wide.mean().item(), rel=1e-9, abs=1e-9)
-    assert found.norm == pytest.approx(wide.norm().item(), rel=1e-12)
+    statistics, wide = call.inputs[0][1], x.double()
+    assert statistics.known and (statistics.nan, statistics.inf, statistics.zero) == (0, 0, int((wide == 0).sum()))
+    assert (statistics.min, statistics.max) == (wide.min().item(), wide.max().item())
+    assert statistics.mean == pytest.approx(wide.mean().item(), rel=1e-9, abs=1e-9)
+    assert statistics.norm == pytest.approx(wide.norm().item(), rel=1e-12)
 
 
 def op_of(dtype):
@@ -84,9 +84,9 @@ def test_a_special_value_anywhere_is_counted(dtype, bad, tmp_path):
     for place in (0, 9, 512, 999):
         x = torch.ones(1000, dtype=dtype)
         x[place] = bad
-        found = only(record(lambda _, x=x: torch.neg(x), tmp_path), "torch.neg").inputs[0][1]
-        assert (found.nan, found.inf) == ((1, 0) if bad != bad else (0, 1))
-        assert found.zero == 0
+        statistics = only(record(lambda _, x=x: torch.neg(x), tmp_path), "torch.neg").inputs[0][1]
+        assert (statistics.nan, statistics.inf) == ((1, 0) if bad != bad else (0, 1))
+        assert statistics.zero == 0
 
 
 def difference(one_tensor, other):
@@ -101,8 +101,8 @@ def test_projections_estimate_how_far_tensors_are_apart(tmp_path):
     single[2345] += 0.5
     swapped = x.clone()
     swapped[[10, 2000]] = swapped[[2000, 10]]
-    found = record(lambda _: [torch.neg(t) for t in (x, single, shifted, noisy, swapped)], tmp_path)
-    base, *others = [call.inputs[0][1] for call in calls_of(found, "torch.neg")]
+    recording = record(lambda _: [torch.neg(t) for t in (x, single, shifted, noisy, swapped)], tmp_path)
+    base, *others = [call.inputs[0][1] for call in calls_of(recording, "torch.neg")]
     for other, changed in zip(others, (single, shifted, noisy, swapped), strict=True):
         exact = (changed - x).norm().item()
         assert 0.05 * exact < difference(base, other) ** 0.5 < 4 * exact
@@ -111,8 +111,8 @@ def test_projections_estimate_how_far_tensors_are_apart(tmp_path):
 
 def test_projections_do_not_depend_on_strides(tmp_path):
     x = torch.randn(37, 53)
-    found = record(lambda _: (torch.neg(x), torch.neg(x.t().contiguous().t())), tmp_path)
-    one_way, other = [call.inputs[0][1] for call in calls_of(found, "torch.neg")]
+    recording = record(lambda _: (torch.neg(x), torch.neg(x.t().contiguous().t())), tmp_path)
+    one_way, other = [call.inputs[0][1] for call in calls_of(recording, "torch.neg")]
     assert one_way.stride != other.stride
     assert (one_way.hash, one_way.projections) == (other.hash, other.projections)
 
@@ -157,15 +157,15 @@ def test_views_in_the_order_of_what_they_show_and_in_another(tmp_path):
         y = x.t()
         (y.unsqueeze(0), y.view(7, 3, 4), y[:, None].squeeze(1), y[:, :11], y.t(), y.view(7, 3, 4).transpose(1, 2))
 
-    found = record(work, tmp_path, level="aten")
+    recording = record(work, tmp_path, level="aten")
     kept, others = [], []
-    for call in found.calls:
-        (_, shown), (_, made) = call.inputs[0], call.outputs[0]
-        same = (shown.hash, shown.projections, shown.mean) == (made.hash, made.projections, made.mean)
+    for call in recording.calls:
+        (_, shown), (_, copied) = call.inputs[0], call.outputs[0]
+        same = (shown.hash, shown.projections, shown.mean) == (copied.hash, copied.projections, copied.mean)
         (kept if same else others).append(call.op)
-        expected = x.t().reshape(7, 3, 4).transpose(1, 2) if made.shape == (7, 4, 3) else None
+        expected = x.t().reshape(7, 3, 4).transpose(1, 2) if copied.shape == (7, 4, 3) else None
         if expected is not None:
-            assert made.norm == pytest.approx(expected.norm().item(), rel=1e-6)
+            assert copied.norm == pytest.approx(expected.norm().item(), rel=1e-6)
     assert {"aten::unsqueeze", "aten::view", "aten::squeeze.dim"} <= set(kept)
     assert sorted(others) == ["aten::slice.Tensor", "aten::t", "aten::t", "aten::transpose.int"]
 
@@ -222,43 +222,45 @@ def check_links(recording):
 def test_links_of_a_training_loop_lead_to_the_calls_that_made_the_tensors(level, optimizer, tmp_path):
     torch.manual_seed(0)
     model = Net()
-    found = record(
+    recording = record(
         lambda tool: training(model, optimizer(model.parameters(), lr=0.1), batches(), tool), tmp_path, level=level
     )
-    assert check_links(found) > 100
-    assert {call.step for call in found.calls} == {0, 1, 2}
-    assert {call.phase for call in found.calls} == {"forward", "backward"}
+    assert check_links(recording) > 100
+    assert {call.step for call in recording.calls} == {0, 1, 2}
+    assert {call.phase for call in recording.calls} == {"forward", "backward"}
 
 
 def test_parameters_buffers_inputs_and_gradients_have_names(tmp_path):
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-    given = batches(2)
-    found = record(lambda tool: training(model, optimizer, given, tool), tmp_path)
-    first = calls_of(found, "torch.nn.functional.linear")[0]
+    inputs = batches(2)
+    recording = record(lambda tool: training(model, optimizer, inputs, tool), tmp_path)
+    first = calls_of(recording, "torch.nn.functional.linear")[0]
     assert [(tensor.origin, tensor.name) for _, tensor in first.inputs] == [
         ("input", "Net.input[0]"),
         ("parameter", "Net.fc1.weight"),
         ("parameter", "Net.fc1.bias"),
     ]
-    norm = calls_of(found, "torch.nn.functional.batch_norm")[0]
+    norm = calls_of(recording, "torch.nn.functional.batch_norm")[0]
     assert ("buffer", "Net.norm.running_mean") in [(tensor.origin, tensor.name) for _, tensor in norm.inputs]
-    gradients = {tensor.name for call in found.calls for _, tensor in call.inputs if tensor.name.startswith("grad:")}
+    gradients = {
+        tensor.name for call in recording.calls for _, tensor in call.inputs if tensor.name.startswith("grad:")
+    }
     linked = {
         tensor.shape
-        for call in found.calls
+        for call in recording.calls
         if call.phase == "forward" and not call.module
         for _, tensor in call.inputs
-        if tensor.origin == "call" and producer(found, tensor).phase == "backward"
+        if tensor.origin == "call" and producer(recording, tensor).phase == "backward"
     }
     named = {f"grad:Net.{name}" for name, _ in model.named_parameters()}
     assert gradients | linked and gradients <= named
     # After the optimizer's step the parameter is what the optimizer made, and still has its name.
-    second = calls_of(found, "torch.nn.functional.linear")[2]
-    weight = one(second.inputs, "args[1]")
+    second = calls_of(recording, "torch.nn.functional.linear")[2]
+    weight = tensor_at(second.inputs, "args[1]")
     assert (weight.origin, weight.name) == ("call", "Net.fc1.weight")
-    assert producer(found, weight).module == "" and producer(found, weight).step == 0
+    assert producer(recording, weight).module == "" and producer(recording, weight).step == 0
 
 
 def test_each_recording_of_a_process_has_the_names(tmp_path):
@@ -287,12 +289,12 @@ def test_gradients_that_were_accumulated_have_names(tmp_path):
 
 def test_running_statistics_are_outputs_of_the_call_that_writes_them(tmp_path):
     model = Net()
-    found = record(lambda _: [model(x) for x in batches(2)], tmp_path)
-    first, second = calls_of(found, "torch.nn.functional.batch_norm")
-    before, after = one(first.inputs, "args[1]"), one(first.outputs, "written args[1]")
+    recording = record(lambda _: [model(x) for x in batches(2)], tmp_path)
+    first, second = calls_of(recording, "torch.nn.functional.batch_norm")
+    before, after = tensor_at(first.inputs, "args[1]"), tensor_at(first.outputs, "written args[1]")
     assert before.hash != after.hash
-    again = one(second.inputs, "args[1]")
-    assert again.number == after.number and producer(found, again).id == first.id
+    again = tensor_at(second.inputs, "args[1]")
+    assert again.number == after.number and producer(recording, again).id == first.id
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -305,23 +307,23 @@ def test_written_inputs_are_outputs(level, tmp_path):
         y[1:3].mul_(5)
         torch.neg(y)
 
-    found = record(work, tmp_path, level=level)
+    recording = record(work, tmp_path, level=level)
     names = {"torch": ("torch.Tensor.add_", "torch.Tensor.mul_", "torch.neg")}.get(
         level, ("aten::add_.Tensor", "aten::mul_.Tensor", "aten::neg")
     )
-    (add,), (mul,), (_, last) = (calls_of(found, name) for name in names)
+    (add,), (mul,), (_, last) = (calls_of(recording, name) for name in names)
     assert [place for place, _ in add.outputs] == ["result", "written args[0]"]
-    assert one(add.outputs, "written args[0]").mean == 1
-    assert producer(found, mul.inputs[0][1]).op != mul.op
+    assert tensor_at(add.outputs, "written args[0]").mean == 1
+    assert producer(recording, mul.inputs[0][1]).op != mul.op
     # The base was written through a view of it.
     assert last.inputs[0][1].max == 5
-    assert producer(found, last.inputs[0][1]).id == mul.id
+    assert producer(recording, last.inputs[0][1]).id == mul.id
 
 
 def test_a_tensor_that_was_not_written_has_one_value(tmp_path):
     x = torch.randn(1000)
-    found = record(lambda _: [torch.neg(x) for _ in range(20)], tmp_path)
-    assert len({call.inputs[0][1].number for call in calls_of(found, "torch.neg")}) == 1
+    recording = record(lambda _: [torch.neg(x) for _ in range(20)], tmp_path)
+    assert len({call.inputs[0][1].number for call in calls_of(recording, "torch.neg")}) == 1
 
 
 def test_memory_that_is_used_again_is_another_tensor(tmp_path):
@@ -331,9 +333,9 @@ def test_memory_that_is_used_again_is_another_tensor(tmp_path):
         for i in range(50):
             torch.neg(torch.full((1000,), float(i)))
 
-    found = record(work, tmp_path)
-    assert [call.inputs[0][1].max for call in calls_of(found, "torch.neg")] == [float(i) for i in range(50)]
-    check_links(found)
+    recording = record(work, tmp_path)
+    assert [call.inputs[0][1].max for call in calls_of(recording, "torch.neg")] == [float(i) for i in range(50)]
+    check_links(recording)
 
 
 def test_views_in_place_and_out_arguments(tmp_path):
@@ -348,13 +350,13 @@ def test_views_in_place_and_out_arguments(tmp_path):
         torch.cat([base, out])
         torch.where(out > 0, out, base)
 
-    found = record(work, tmp_path)
-    check_links(found)
-    last = only(found, "torch.abs").inputs[0][1]
-    assert producer(found, last).op == "torch.add" and last.max == 97 + 0
-    assert [place for place, _ in only(found, "torch.cat").inputs] == ["args[0][0]", "args[0][1]"]
-    assert [place for place, _ in only(found, "torch.add").inputs] == ["args[0]", "kwargs.out"]
-    assert json.loads(only(found, "torch.add").scalars) == {"args[1]": 1}
+    recording = record(work, tmp_path)
+    check_links(recording)
+    last = only(recording, "torch.abs").inputs[0][1]
+    assert producer(recording, last).op == "torch.add" and last.max == 97 + 0
+    assert [place for place, _ in only(recording, "torch.cat").inputs] == ["args[0][0]", "args[0][1]"]
+    assert [place for place, _ in only(recording, "torch.add").inputs] == ["args[0]", "kwargs.out"]
+    assert json.loads(only(recording, "torch.add").scalars) == {"args[1]": 1}
 
 
 ARGUMENTS = [
@@ -412,8 +414,8 @@ def test_a_call_that_is_like_one_before_has_its_own_arguments(level, tmp_path):
 
 def test_numbers_that_are_others_in_each_call_are_noted(tmp_path):
     x = torch.ones(2)
-    found = record(lambda _: [torch.add(x, i / 7) for i in range(1000)], tmp_path, statistics=False)
-    assert [json.loads(call.scalars) for call in calls_of(found, "torch.add")] == [
+    recording = record(lambda _: [torch.add(x, i / 7) for i in range(1000)], tmp_path, statistics=False)
+    assert [json.loads(call.scalars) for call in calls_of(recording, "torch.add")] == [
         {"args[1]": i / 7} for i in range(1000)
     ]
 
@@ -430,18 +432,18 @@ def test_checkpoint_retain_graph_and_double_backward(tmp_path):
         gradient = torch.autograd.grad(model(x).square().sum(), model.fc1.weight, create_graph=True)[0]
         gradient.square().sum().backward()
 
-    found = record(work, tmp_path)
-    assert check_links(found) > 50
-    passes = {call.backward_pass for call in calls_of(found, "torch.relu", "backward")}
+    recording = record(work, tmp_path)
+    assert check_links(recording) > 50
+    passes = {call.backward_pass for call in calls_of(recording, "torch.relu", "backward")}
     assert {0, 1} <= passes
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_backward_calls_know_their_forward_call(level, tmp_path):
     model = Net()
-    found = record(lambda _: model(batches(1)[0]).square().mean().backward(), tmp_path, level=level)
-    by_id = {call.id: call for call in found.calls if call.phase == "forward"}
-    backward = [call for call in found.calls if call.phase == "backward"]
+    recording = record(lambda _: model(batches(1)[0]).square().mean().backward(), tmp_path, level=level)
+    by_id = {call.id: call for call in recording.calls if call.phase == "forward"}
+    backward = [call for call in recording.calls if call.phase == "backward"]
     known = [call for call in backward if call.forward_id]
     assert len(known) > (0.9 if level == "torch" else 0.7) * len(backward)
     for call in known:
@@ -488,8 +490,8 @@ def test_modules_that_share_one_and_modules_that_come_and_go_have_their_own_path
             kind()(torch.ones(2))
             del kind
 
-    found = record(work, tmp_path)
-    names = [call.module for call in calls_of(found, "torch.neg")]
+    recording = record(work, tmp_path)
+    names = [call.module for call in calls_of(recording, "torch.neg")]
     assert names == ["Both.left.inner", "Both.right.inner"] * 3 + [f"Net{i}" for i in range(100)]
 
 
@@ -513,8 +515,8 @@ def test_threads_are_each_in_their_own_module_and_line(tmp_path):
         for thread in threads:
             thread.join()
 
-    found = record(both, tmp_path, level="aten", all_threads=True)
-    calls = [call for call in found.calls if call.op in ("aten::neg", "aten::abs")]
+    recording = record(both, tmp_path, level="aten", all_threads=True)
+    calls = [call for call in recording.calls if call.op in ("aten::neg", "aten::abs")]
     wanted = {"First": "aten::neg", "Second": "aten::abs"}
     assert len(calls) == 400
     for call in calls:
@@ -556,8 +558,8 @@ def test_the_same_elements_are_one_value(level, tmp_path):
         x.data.mul_(3)
         torch.neg(x.data)
 
-    found = record(work, tmp_path, level=level)
-    values = [call.inputs[0][1] for call in calls_of(found, "torch.neg" if level == "torch" else "aten::neg")]
+    recording = record(work, tmp_path, level=level)
+    values = [call.inputs[0][1] for call in calls_of(recording, "torch.neg" if level == "torch" else "aten::neg")]
     assert values[0].number == values[1].number
     assert values[0].hash == values[2].hash == values[3].hash
     assert values[4].max == 3
@@ -577,9 +579,9 @@ def test_a_write_that_the_version_of_a_tensor_does_not_count_is_seen(level, writ
                 x.view(-1)[:4].fill_(5.0)
         torch.abs(x)
 
-    found = record(work, tmp_path, level=level)
-    before = only(found, "torch.neg" if level == "torch" else "aten::neg").inputs[0][1]
-    after = only(found, "torch.abs" if level == "torch" else "aten::abs").inputs[0][1]
+    recording = record(work, tmp_path, level=level)
+    before = only(recording, "torch.neg" if level == "torch" else "aten::neg").inputs[0][1]
+    after = only(recording, "torch.abs" if level == "torch" else "aten::abs").inputs[0][1]
     assert before.max < 5 and after.max == 5
     assert before.hash != after.hash
 
@@ -601,8 +603,8 @@ def test_calls_of_a_module_are_counted(tmp_path):
             model(torch.ones(1, 4))
             tool.step()
 
-    found = record(work, tmp_path)
-    linear = calls_of(found, "torch.nn.functional.linear")
+    recording = record(work, tmp_path)
+    linear = calls_of(recording, "torch.nn.functional.linear")
     assert [(call.step, call.module, call.module_call) for call in linear] == [
         (step, "Twice.fc", number) for step in (0, 1) for number in range(4)
     ]
@@ -616,10 +618,10 @@ def test_random_draws_and_errors_are_noted(tmp_path):
         with pytest.raises(RuntimeError):
             torch.mm(torch.ones(2, 3), torch.ones(2, 3))
 
-    found = record(work, tmp_path)
-    assert only(found, "torch.nn.functional.dropout").random == "cpu"
-    assert only(found, "torch.neg").random == ""
-    failed = only(found, "torch.mm")
+    recording = record(work, tmp_path)
+    assert only(recording, "torch.nn.functional.dropout").random == "cpu"
+    assert only(recording, "torch.neg").random == ""
+    failed = only(recording, "torch.mm")
     assert "cannot be multiplied" in failed.error and failed.outputs == [] and len(failed.inputs) == 2
 
 
@@ -632,10 +634,10 @@ def test_inference_mode(tmp_path):
             y.add_(1)
             torch.neg(y)
 
-    found = record(work, tmp_path)
-    add, neg = only(found, "torch.Tensor.add_"), only(found, "torch.neg")
-    assert one(add.outputs, "written args[0]").mean == pytest.approx(add.inputs[0][1].mean + 1)
-    assert neg.inputs[0][1].hash == one(add.outputs, "written args[0]").hash
+    recording = record(work, tmp_path)
+    add, neg = only(recording, "torch.Tensor.add_"), only(recording, "torch.neg")
+    assert tensor_at(add.outputs, "written args[0]").mean == pytest.approx(add.inputs[0][1].mean + 1)
+    assert neg.inputs[0][1].hash == tensor_at(add.outputs, "written args[0]").hash
 
 
 def test_steps_and_ops_are_filtered(tmp_path):
@@ -645,23 +647,25 @@ def test_steps_and_ops_are_filtered(tmp_path):
             torch.abs(torch.ones(2))
             tool.step()
 
-    found = record(work, tmp_path, steps=[1, 3], ops="torch.neg")
-    assert [(call.op, call.step) for call in found.calls] == [("torch.neg", 1), ("torch.neg", 3)]
+    recording = record(work, tmp_path, steps=[1, 3], ops="torch.neg")
+    assert [(call.op, call.step) for call in recording.calls] == [("torch.neg", 1), ("torch.neg", 3)]
 
 
 def test_without_statistics_there_are_shapes_and_links(tmp_path):
-    found = record(lambda _: torch.abs(torch.neg(torch.ones(2))), tmp_path, statistics=False)
-    result = only(found, "torch.abs").inputs[0][1]
+    recording = record(lambda _: torch.abs(torch.neg(torch.ones(2))), tmp_path, statistics=False)
+    result = only(recording, "torch.abs").inputs[0][1]
     assert not result.known and result.shape == (2,) and result.nan == -1
-    assert producer(found, result).op == "torch.neg"
+    assert producer(recording, result).op == "torch.neg"
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_ids_are_those_of_captured_calls(level, tmp_path):
     with op_tools.OpCapture(output_dir=tmp_path, level=level) as capture:
-        found = record(lambda _: torch.abs(torch.neg(torch.randn(3))), tmp_path / "record", level=level)
+        recording = record(lambda _: torch.abs(torch.neg(torch.randn(3))), tmp_path / "record", level=level)
     for name in ("neg", "abs"):
-        call = next(call for call in found.calls if call.op.partition("::")[2] == name or call.op == f"torch.{name}")
+        call = next(
+            call for call in recording.calls if call.op.partition("::")[2] == name or call.op == f"torch.{name}"
+        )
         (folder,) = [path for path in (tmp_path / "op_capture_result").rglob(str(call.id)) if path.is_dir()]
         saved = op_tools.load_call(folder)
         assert saved.name == call.op
@@ -679,11 +683,11 @@ def test_jitter_changes_the_first_tensor_of_a_module_by_one_unit(tmp_path):
 
     plain, *noisy = [record(work, tmp_path, jitter=seed) for seed in (0, 1, 2, 1)]
     assert only(plain, "torch.neg").inputs[0][1].hash == only(noisy[0], "torch.neg").inputs[0][1].hash
-    given = [calls_of(found, "torch.nn.functional.linear")[1].inputs[0][1] for found in (plain, *noisy)]
-    assert (given[0].min, given[0].max) == (1.5, 1.5)
+    second_inputs = [calls_of(found, "torch.nn.functional.linear")[1].inputs[0][1] for found in (plain, *noisy)]
+    assert (second_inputs[0].min, second_inputs[0].max) == (1.5, 1.5)
     unit = 2.0**-23
-    assert (given[1].min, given[1].max) == (1.5 - unit, 1.5 + unit)
-    assert given[1].hash == given[3].hash != given[2].hash
+    assert (second_inputs[1].min, second_inputs[1].max) == (1.5 - unit, 1.5 + unit)
+    assert second_inputs[1].hash == second_inputs[3].hash != second_inputs[2].hash
 
 
 # ---- the file ----
@@ -741,9 +745,9 @@ def test_threads_have_numbers(tmp_path):
         thread.start()
         thread.join()
 
-    found = record(work, tmp_path, level="aten", all_threads=True)
-    assert only(found, "aten::neg").thread == 0
-    assert [call.thread for call in calls_of(found, "aten::abs")] in ([], [1])
+    recording = record(work, tmp_path, level="aten", all_threads=True)
+    assert only(recording, "aten::neg").thread == 0
+    assert [call.thread for call in calls_of(recording, "aten::abs")] in ([], [1])
 
 
 PROGRAM = """
@@ -774,10 +778,10 @@ def test_what_was_recorded_survives_sigkill_at_any_moment(level, tmp_path):
         program.wait()
         program.stdout.close()
         (path,) = folder.glob("*.oprec")
-        found = op_tools.read_recording(path)
-        assert not found.complete and found.damage == ""
-        assert len(found.calls) > 20
-        check_links(found)
+        recording = op_tools.read_recording(path)
+        assert not recording.complete and recording.damage == ""
+        assert len(recording.calls) > 20
+        check_links(recording)
 
 
 def test_a_forked_child_records_nothing_and_the_parent_goes_on(tmp_path):
@@ -790,8 +794,8 @@ def test_a_forked_child_records_nothing_and_the_parent_goes_on(tmp_path):
         assert os.waitpid(child, 0)[1] == 0
         torch.exp(torch.ones(2))
 
-    found = record(work, tmp_path)
-    assert [call.op for call in found.calls if call.op != "torch.ones"] == ["torch.neg", "torch.exp"]
+    recording = record(work, tmp_path)
+    assert [call.op for call in recording.calls if call.op != "torch.ones"] == ["torch.neg", "torch.exp"]
     assert len(list(tmp_path.glob("*.oprec"))) == 1
 
 
@@ -809,8 +813,8 @@ print(x.tolist(), tool.result().failure)
     assert done.stdout.startswith("[1.0, 1.0] ") and "cannot be written" in done.stdout
     assert done.stderr.count("stops recording") == 1
     (path,) = tmp_path.glob("*.oprec")
-    found = op_tools.read_recording(path)
-    assert len(found.calls) > 500 and found.damage == ""
+    recording = op_tools.read_recording(path)
+    assert len(recording.calls) > 500 and recording.damage == ""
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 300_000
 
 
@@ -823,8 +827,8 @@ def test_op_tools_run_records(tmp_path):
     command = [sys.executable, "-m", "op_tools", "run", "--record", "--output-dir", str(tmp_path / "A"), str(script)]
     subprocess.run(command, check=True, capture_output=True)
     (path,) = (tmp_path / "A").glob("*.oprec")
-    found = op_tools.read_recording(path)
-    linear = calls_of(found, "torch.nn.functional.linear")
+    recording = op_tools.read_recording(path)
+    linear = calls_of(recording, "torch.nn.functional.linear")
     assert [call.step for call in linear] == [0, 1]
     assert linear[0].module == "Linear" and linear[0].line.startswith(f"{script}:5 ")
 
@@ -868,9 +872,9 @@ def test_what_a_fused_optimizer_writes_is_recorded_and_read_anew(tmp_path, level
 
     recording = record(work, tmp_path, level=level)
     step = only(recording, f"{level}{'::' if level == 'aten' else '.'}_fused_adam_")
-    before, after = (one(call.inputs, bias) for call in calls_of(recording, op))
-    assert one(step.inputs, "args[0][1]").hash == before.hash
-    assert one(step.outputs, "written args[0][1]").hash == after.hash != before.hash
+    before, after = (tensor_at(call.inputs, bias) for call in calls_of(recording, op))
+    assert tensor_at(step.inputs, "args[0][1]").hash == before.hash
+    assert tensor_at(step.outputs, "written args[0][1]").hash == after.hash != before.hash
 
 
 def test_data_among_the_arguments_does_not_stay_in_memory(tmp_path):

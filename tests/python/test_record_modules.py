@@ -45,17 +45,17 @@ def trained(folder, device="cpu", steps=2, **options):
     torch.manual_seed(5)
     model = Net().to(device)
     method = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = torch.randn(8, 16).to(device)
+    batch = torch.randn(8, 16).to(device)
     with op_tools.OpRecord(output_dir=folder, modules_only=True, **options) as tool:
         for _ in range(steps):
             method.zero_grad()
-            model(given, scale=2).square().mean().backward()
+            model(batch, scale=2).square().mean().backward()
             method.step()
             tool.step()
     return op_tools.read_recording(tool.result().path), model
 
 
-def one(tensors, place):
+def tensor_at(tensors, place):
     return next(tensor for where, tensor in tensors if where == place)
 
 
@@ -81,18 +81,18 @@ def test_what_an_optimizer_leaves_is_what_it_wrote(optimizer, tmp_path):
             tool.step()
     calls = op_tools.read_recording(tool.result().path).calls
     steps = [call for call in calls if call.op.startswith("optimizer:")]
-    written = [one(call.outputs, "result.Net.head.weight").norm for call in steps]
+    written = [tensor_at(call.outputs, "result.Net.head.weight").norm for call in steps]
     assert written == pytest.approx(norms) and len(set(norms)) == 3
     heads = [call for call in calls if call.module == "Net.head" and call.phase == "forward"]
-    assert [one(call.inputs, "self.weight").norm for call in heads[1:]] == pytest.approx(norms[:2])
+    assert [tensor_at(call.inputs, "self.weight").norm for call in heads[1:]] == pytest.approx(norms[:2])
 
 
 def test_a_row_for_each_module_the_loss_and_the_optimizer(tmp_path):
     before = (nn.Module._call_impl, torch.autograd.backward)
-    found, model = trained(tmp_path, steps=1)
+    recording, model = trained(tmp_path, steps=1)
     assert (nn.Module._call_impl, torch.autograd.backward) == before
-    assert found.complete and found.header["modules_only"] is True
-    forward = [call for call in found.calls if call.phase == "forward"]
+    assert recording.complete and recording.header["modules_only"] is True
+    forward = [call for call in recording.calls if call.phase == "forward"]
     block = ["Linear", "ReLU", "Linear", "LayerNorm", "Block"]
     kinds = [call.op for call in forward]
     assert kinds == [f"module:{kind}" for kind in [*block * 3, "Linear", "Net"]] + ["loss:backward", "optimizer:SGD"]
@@ -100,27 +100,32 @@ def test_a_row_for_each_module_the_loss_and_the_optimizer(tmp_path):
     assert forward[-3].module == "Net" and json.loads(forward[-3].scalars) == {"kwargs.scale": 2}
     linear = forward[0]
     assert [place for place, _ in linear.inputs] == ["args[0]", "self.weight", "self.bias"]
-    assert one(linear.inputs, "self.weight").name == "Net.blocks.0.fc1.weight"
+    assert tensor_at(linear.inputs, "self.weight").name == "Net.blocks.0.fc1.weight"
     assert [place for place, _ in forward[1].outputs] == ["result", "written args[0]"]
     weights = dict(forward[-1].outputs)
     for name, parameter in model.named_parameters():
         module, _, short = name.rpartition(".")
-        (call,) = [call for call in found.calls if call.phase == "backward" and call.module == f"Net.{module}"]
-        assert one(call.outputs, f"grad self.{short}").norm == pytest.approx(parameter.grad.norm().item(), rel=1e-6)
+        (call,) = [call for call in recording.calls if call.phase == "backward" and call.module == f"Net.{module}"]
+        assert tensor_at(call.outputs, f"grad self.{short}").norm == pytest.approx(
+            parameter.grad.norm().item(), rel=1e-6
+        )
         assert weights[f"result.Net.{name}"].norm == pytest.approx(parameter.norm().item(), rel=1e-6)
-        assert one(forward[-1].inputs, f"kwargs.grad.Net.{name}").norm == one(call.outputs, f"grad self.{short}").norm
+        assert (
+            tensor_at(forward[-1].inputs, f"kwargs.grad.Net.{name}").norm
+            == tensor_at(call.outputs, f"grad self.{short}").norm
+        )
 
 
 def test_the_program_computes_what_it_computes_without_it(tmp_path):
     def run(recorded):
         torch.manual_seed(1)
-        model, given = Net(), torch.randn(4, 16, requires_grad=True)
+        model, batch = Net(), torch.randn(4, 16, requires_grad=True)
         tool = op_tools.OpRecord(output_dir=tmp_path, modules_only=True)
         if recorded:
             tool.start()
-        model(given, scale=3).sum().backward()
+        model(batch, scale=3).sum().backward()
         tool.stop()
-        return [given.grad, *(parameter.grad for parameter in model.parameters())]
+        return [batch.grad, *(parameter.grad for parameter in model.parameters())]
 
     for with_it, without in zip(run(recorded=True), run(recorded=False), strict=True):
         assert torch.equal(with_it, without)
@@ -204,8 +209,8 @@ def test_modules_are_of_the_torch_level(tmp_path):
 
 
 def test_filters_choose_modules_and_steps(tmp_path):
-    found, _ = trained(tmp_path, modules=r"blocks\.1", steps=2)
-    assert {call.module for call in found.calls} == {
+    recording, _ = trained(tmp_path, modules=r"blocks\.1", steps=2)
+    assert {call.module for call in recording.calls} == {
         f"Net.blocks.1{part}" for part in ("", ".fc1", ".act", ".fc2", ".norm")
     }
 
@@ -227,12 +232,12 @@ def test_what_to_do_next_records_the_operators_of_the_module(tmp_path, capsys, m
 
 def test_lines_of_json_compare_as_the_recording_does(tmp_path):
     with sim.fault("scale", ops="aten::addmm", call=3, scale=1.05):
-        found, _ = trained(tmp_path / "b", "sim", format="jsonl")
+        recording, _ = trained(tmp_path / "b", "sim", format="jsonl")
     trained(tmp_path / "a", "sim")
     (lines,) = (tmp_path / "b").glob("*.jsonl")
     same = op_tools.read_recording(lines)
-    assert same.complete and same.header == found.header
-    for ours, theirs in zip(found.calls, same.calls, strict=True):
+    assert same.complete and same.header == recording.header
+    for ours, theirs in zip(recording.calls, same.calls, strict=True):
         assert repr(ours) == repr(theirs)
         assert str(ours.inputs + ours.outputs) == str(theirs.inputs + theirs.outputs)
     assert op_tools.compare_runs(tmp_path / "a", lines).ranks[0].first.module == "Net.blocks.1.fc2"
@@ -294,7 +299,9 @@ def test_a_call_of_a_container_is_replayed_by_the_path_that_is_printed(tmp_path,
         torch.ones(3).neg().exp()
     container = Path(tool.result().root) / "calls.zip"
     (call,) = [
-        one for one in op_tools._runs.judged_captures.captured_calls(container) if one.name.startswith("aten::neg")
+        candidate
+        for candidate in op_tools._runs.judged_captures.captured_calls(container)
+        if candidate.name.startswith("aten::neg")
     ]
     assert call.path.startswith(f"{container}!")
     assert op_tools.run_op_from_data.main([call.path, "--acc_check", "--json", str(tmp_path / "report.json")]) == 0

@@ -19,9 +19,9 @@ def record(work, path, level="aten"):
     with op_tools.OpRecord(output_dir=path, level=level) as tool:
         work()
     assert tool.result().failure == ""
-    found = op_tools.read_recording(tool.result().path)
-    assert found.complete
-    return found
+    recording = op_tools.read_recording(tool.result().path)
+    assert recording.complete
+    return recording
 
 
 def test_a_view_of_what_a_fused_optimizer_wrote_is_read_again(tmp_path):
@@ -102,10 +102,10 @@ def test_statistics_of_a_device_that_turns_out_wrong_are_in_doubt(tmp_path, caps
     # Nothing of the program is wrong; what the first calls' statistics were made of may have been.
     result = chain("sim", tmp_path / "b", [sim.fault("scale", ops="sum", scale=1.05)])
     assert result.statistics_on_host == ["sim"] and result.statistics_in_doubt > 0 and result.ended_early == ""
-    found = op_tools.read_recording(result.path)
-    assert found.complete and found.header["statistics_in_doubt"] == result.statistics_in_doubt
-    assert found.header["statistics_on_host"]["sim"]["from_call"] <= len(found.calls)
-    values = {tensor.number: tensor for call in found.calls for _, tensor in (*call.inputs, *call.outputs)}
+    recording = op_tools.read_recording(result.path)
+    assert recording.complete and recording.header["statistics_in_doubt"] == result.statistics_in_doubt
+    assert recording.header["statistics_on_host"]["sim"]["from_call"] <= len(recording.calls)
+    values = {tensor.number: tensor for call in recording.calls for _, tensor in (*call.inputs, *call.outputs)}
     in_doubt = [tensor for tensor in values.values() if tensor.in_doubt]
     assert len(in_doubt) == result.statistics_in_doubt
     assert all(not tensor.known and tensor.hash == 0 for tensor in in_doubt)
@@ -143,9 +143,9 @@ def test_a_recording_says_why_it_ends_early(how, tmp_path, capsys):
     script.write_text(ENDS)
     launched(script, tmp_path / "a", how)
     (path,) = (tmp_path / "a").glob("*.oprec")
-    found = op_tools.read_recording(path)
-    assert not found.complete and found.header["ended_early"] == how
-    assert len(found.calls) > 300
+    recording = op_tools.read_recording(path)
+    assert not recording.complete and recording.header["ended_early"] == how
+    assert len(recording.calls) > 300
     assert main(["compare", str(path), str(path)]) == 2
     assert "ends before its program did" in capsys.readouterr().out
 
@@ -156,10 +156,10 @@ def test_a_failure_of_its_own_ends_a_recording_and_is_told(tmp_path):
         with sim.fault("exception", ops="aten::_copy_from"):
             torch.tanh(torch.ones(3, device="sim"))
     result = tool.result()
-    found = op_tools.read_recording(result.path)
-    assert result.ended_early == "failure" == found.header["ended_early"]
-    assert found.header["failure"] == result.failure != ""
-    assert [call.op for call in found.calls][:2] == ["aten::ones", "aten::neg"]
+    recording = op_tools.read_recording(result.path)
+    assert result.ended_early == "failure" == recording.header["ended_early"]
+    assert recording.header["failure"] == result.failure != ""
+    assert [call.op for call in recording.calls][:2] == ["aten::ones", "aten::neg"]
 
 
 def test_an_export_does_not_end_a_recording(tmp_path):
@@ -231,10 +231,10 @@ def test_every_tool_works_in_a_folder_whose_name_is_no_utf_8(tmp_path):
     done = subprocess.run([*command, folder / "program.py"], cwd=folder, capture_output=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert b"off now" not in done.stderr and b"stops recording" not in done.stderr and b"error" not in done.stderr
-    (recording,) = folder.glob("*.oprec")
-    found = op_tools.read_recording(recording)
-    assert found.complete and sum(call.op == "torch.Tensor.mul" for call in found.calls) == 6
-    assert all("program.py:4" in call.line for call in found.calls if "mul" in call.op)
+    (file,) = folder.glob("*.oprec")
+    recording = op_tools.read_recording(file)
+    assert recording.complete and sum(call.op == "torch.Tensor.mul" for call in recording.calls) == 6
+    assert all("program.py:4" in call.line for call in recording.calls if "mul" in call.op)
     shown = subprocess.run(
         [sys.executable, "-m", "op_tools", "compare", folder, folder], capture_output=True, timeout=100, check=True
     )

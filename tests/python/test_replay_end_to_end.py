@@ -108,14 +108,14 @@ def test_count_of_replayed_calls_is_the_count_of_captured_calls(tmp_path, replay
 
 
 def test_several_jobs_give_the_same_report(runs, replay):
-    one = replay(runs["torch", "transformer"], "--acc_check", "-q", "--jobs", 1)
+    serial = replay(runs["torch", "transformer"], "--acc_check", "-q", "--jobs", 1)
     two = replay(runs["torch", "transformer"], "--acc_check", "-q", "--jobs", 2)
 
     def outcome(report):
         return [(call["path"], call["status"], call.get("bit_equal")) for call in report.calls]
 
-    assert outcome(one) == outcome(two)
-    assert one.status == two.status
+    assert outcome(serial) == outcome(two)
+    assert serial.status == two.status
 
 
 def test_random_calls_repeat_what_they_drew(replay):
@@ -336,7 +336,7 @@ def test_a_call_that_autograd_or_vmap_refused_is_not_judged_by_the_operator(prog
 
 def test_tensors_made_of_numbers_need_no_python(replay, tmp_path):
     x = torch.randn(2, 3)
-    made = [
+    programs = [
         lambda: torch.tensor(3),
         lambda: torch.tensor(True),
         lambda: torch.tensor(2.5),
@@ -357,7 +357,7 @@ def test_tensors_made_of_numbers_need_no_python(replay, tmp_path):
         lambda: torch.tensor([x.shape, x.shape], dtype=torch.float64, pin_memory=False),
     ]
     with op_tools.OpCapture(ops="torch.tensor", output_dir=tmp_path) as capture:
-        results = [make() for make in made]
+        results = [make() for make in programs]
     report = replay(capture.result().root, "--acc_check")
     assert report.summary["ran"] == report.summary["bit_equal"] == len(results), report.out
 
@@ -387,9 +387,9 @@ def test_the_program_takes_names_as_users_write_them_and_says_which_are_near(tmp
         torch.unique(torch.tensor([3, 1, 3]))
         torch.norm(torch.ones(3))
     program = [build_dir / "run_op_from_data", tool.result().root, "--acc_check"]
-    found = subprocess.run([*program, "--filter", "torch.unique"], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "1 call in" in found.stdout and "left out by --filter" in found.stdout
+    matched = subprocess.run([*program, "--filter", "torch.unique"], capture_output=True, text=True, check=False)
+    assert matched.returncode == 0, matched.stdout + matched.stderr
+    assert "1 call in" in matched.stdout and "left out by --filter" in matched.stdout
     missed = subprocess.run([*program, "--filter", "torch.uniqe"], capture_output=True, text=True, check=False)
     assert missed.returncode == 2
     assert "did you mean torch.functional.unique" in missed.stdout + missed.stderr

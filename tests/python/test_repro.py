@@ -60,7 +60,7 @@ def captured(work):
     return str(folder)
 
 
-def made(folder, library, monkeypatch, fault, path="repro.py", plan=None, runs=1):
+def made_script(folder, library, monkeypatch, fault, path="repro.py", plan=None, runs=1):
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
     lines = []
     saved, judged, result = make(
@@ -259,16 +259,16 @@ def test_tensors_are_as_they_were(case):
         "conj": (torch.randn(3, dtype=torch.complex64).conj(), torch.randn(3, dtype=torch.complex64)),
         "leaf": (torch.randn(3, requires_grad=True), torch.randn(3)),
     }
-    one, other = pairs[case]
-    folder = captured(lambda: torch.add(one, other))
+    first, other = pairs[case]
+    folder = captured(lambda: torch.add(first, other))
     _, (tensors, _) = inputs_of(folder)
-    for made_, original in zip(tensors, (one, other), strict=True):
+    for made_, original in zip(tensors, (first, other), strict=True):
         assert made_.shape == original.shape and made_.stride() == original.stride()
         assert made_.is_conj() == original.is_conj() and made_.requires_grad == original.requires_grad
         assert same_bits(made_.detach().resolve_conj().reshape(-1), original.detach().resolve_conj().reshape(-1))
     shares = tensors[0].untyped_storage().data_ptr() == tensors[1].untyped_storage().data_ptr()
     assert shares == (
-        case in ("aliases", "empty") and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+        case in ("aliases", "empty") and first.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
     )
 
 
@@ -286,7 +286,7 @@ def test_data_in_the_script_and_beside_it_are_the_same_bits(rows):
 
 def test_forward_and_backward_reproduce_in_a_fresh_process(library, monkeypatch):
     folder = saved_failure(linear, "scale", ops="aten::mm|aten::addmm", scale=1.5)
-    _, judged, result, _ = made(folder, library, monkeypatch, ADDMM, runs=3)
+    _, judged, result, _ = made_script(folder, library, monkeypatch, ADDMM, runs=3)
     assert len(judged.failures) == 3
     assert result.reproduced == 3 and result.reproduces
     text = Path("repro.py").read_text()
@@ -340,7 +340,7 @@ def test_kinds_of_calls_and_failures_reproduce(case, library, monkeypatch):
     extra = {"scale": 1.5} if kind == "scale" else {}
     folder = saved_failure(work, kind, ops=ops, **extra)
     fault = f"{kind}:ops={ops}" + "".join(f",{name}={value}" for name, value in extra.items())
-    _, judged, result, lines = made(folder, library, monkeypatch, fault)
+    _, judged, result, lines = made_script(folder, library, monkeypatch, fault)
     assert judged.failures
     assert result.reproduces, (lines, result.output)
     right = run("repro.py")
@@ -353,7 +353,7 @@ def test_autocast_is_on_in_the_script(library, monkeypatch):
             torch.nn.functional.linear(torch.randn(8, 8, device="sim"), torch.randn(8, 8, device="sim"))
 
     folder = saved_failure(work, "scale", ops="aten::mm|aten::addmm", scale=1.5)
-    _, _, result, lines = made(folder, library, monkeypatch, ADDMM)
+    _, _, result, lines = made_script(folder, library, monkeypatch, ADDMM)
     assert "with autocast(kind):" in result.script.text
     assert result.reproduces, (lines, result.output)
     assert run("repro.py").returncode == 0
@@ -363,7 +363,7 @@ def test_large_data_stands_beside_the_script(library, monkeypatch):
     x = torch.randn(40, 50)
     x[3, 3] = math.nan
     folder = saved_failure(lambda: torch.exp(x.to("sim")), "scale", ops="aten::exp", scale=1.5)
-    _, _, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5")
+    _, _, result, _ = made_script(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5")
     assert result.reproduces and result.side_path == Path("repro.pth")
     assert len(Path("repro.py").read_text()) < 20000
     beside = torch.load("repro.pth", weights_only=True)
@@ -373,7 +373,7 @@ def test_large_data_stands_beside_the_script(library, monkeypatch):
 
 def test_a_failure_of_the_second_call_only_is_called_several_times(library, monkeypatch):
     folder = saved_failure(lambda: torch.exp(torch.ones(3, device="sim")), "scale", ops="aten::exp", scale=1.5)
-    _, _, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5,call=1")
+    _, _, result, _ = made_script(folder, library, monkeypatch, "scale:ops=aten::exp,scale=1.5,call=1")
     assert result.reproduces and result.script.plan.calls == 2
     assert "of call 2" in result.output and "of call 1" not in result.output
 
@@ -477,7 +477,7 @@ def test_random_numbers_are_no_repro(library, monkeypatch):
     folder = saved_failure(
         lambda: torch.native_dropout(x, 0.5, True), "scale", ops="aten::native_dropout", level="aten"
     )
-    _, judged, result, _ = made(folder, library, monkeypatch, "scale:ops=aten::native_dropout")
+    _, judged, result, _ = made_script(folder, library, monkeypatch, "scale:ops=aten::native_dropout")
     assert judged.failures and result.reproduced == 0
     assert "is not compared: " in Path("repro.py").read_text()
     done = run("repro.py")

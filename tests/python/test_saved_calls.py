@@ -85,10 +85,10 @@ def test_the_files_of_three_tools_hold_the_same(level, program, tmp_path):
 
     calls = {tool: op_tools.load_call(folder) for tool, folder in folders.items()}
     for tool in ("compare", "overflow"):
-        one, other = calls["capture"], calls[tool]
-        assert torch.equal(one.args[0], other.args[0])
+        captured_call, other = calls["capture"], calls[tool]
+        assert torch.equal(captured_call.args[0], other.args[0])
         for key in ("name", "level", "schema", "module", "model", "state", "rng_consumed", "rank", "inputs"):
-            assert one.meta.get(key) == other.meta.get(key), (tool, key)
+            assert captured_call.meta.get(key) == other.meta.get(key), (tool, key)
         assert "test_saved_calls.py" in other.meta["stack"][0]
 
 
@@ -104,9 +104,9 @@ def test_each_is_shown_replayed_and_exported(level, tool, tmp_path, capsys, repl
     assert command_line.main(["export", str(tmp_path / "saved"), str(tmp_path / "out")]) == 0
     capsys.readouterr()
     (exported,) = [file.parent for file in (tmp_path / "out").rglob("input.pth") if file.parent.name != "cpu"]
-    one, other = op_tools.load_call(folder), op_tools.load_call(exported)
-    assert one.meta == other.meta
-    assert torch.equal(one.args[0], other.args[0]) and one.args[1:] == other.args[1:]
+    saved, other = op_tools.load_call(folder), op_tools.load_call(exported)
+    assert saved.meta == other.meta
+    assert torch.equal(saved.args[0], other.args[0]) and saved.args[1:] == other.args[1:]
     assert keys_of(exported) == keys_of(folder)
     assert replay(exported, "--acc_check").status == 1
 

@@ -44,12 +44,12 @@ def sentences(text: str) -> list[tuple[int, str]]:
 
 
 def test_nothing_is_decided_by_a_sentence():
-    found = [
+    decided = [
         f"{path.relative_to(PACKAGE)}:{line}: {text!r}"
         for path in sorted(PACKAGE.rglob("*.py"))
         for line, text in sentences(path.read_text())
     ]
-    assert found == [], "the core has tokens for what is decided; give the row one"
+    assert decided == [], "the core has tokens for what is decided; give the row one"
 
 
 def test_each_way_to_compare_is_seen():

@@ -62,14 +62,14 @@ def test_parts_are_the_whole(captures, replay, tmp_path):
     assert {(time["name"], time["calls"]) for time in merged.json["times"]} == {
         (time["name"], time["calls"]) for time in whole.json["times"]
     }
-    for one in (merged, whole):
-        assert "7 calls in" in one.out and "1 differ" in one.out and "Differ (worst first)" in one.out
+    for report in (merged, whole):
+        assert "7 calls in" in report.out and "1 differ" in report.out and "Differ (worst first)" in report.out
     assert whole.out.split("Differ ")[1] == merged.out.split("Differ ")[1]
 
 
 def test_a_part_is_always_the_same(captures, replay):
-    one, other = (replay(captures, "--shard", "1/2", "-q") for _ in range(2))
-    assert [call["path"] for call in one.calls] == [call["path"] for call in other.calls]
+    part, other = (replay(captures, "--shard", "1/2", "-q") for _ in range(2))
+    assert [call["path"] for call in part.calls] == [call["path"] for call in other.calls]
     more = replay(captures, "--shard", "9/10", "-q")
     assert (more.status, more.calls) == (0, [])
 
@@ -94,20 +94,20 @@ def test_parts_that_do_not_fit_are_said(captures, replay, tmp_path):
         path.write_text(json.dumps(replay(captures, *arguments, "-q").json))
         return path
 
-    one, two = part("a.json", "--shard", "0/2"), part("b.json", "--shard", "1/2")
+    first, two = part("a.json", "--shard", "0/2"), part("b.json", "--shard", "1/2")
     other, checked = part("c.json", "--shard", "1/3"), part("d.json", "--shard", "1/2", "--acc_check")
     for files, message in [
-        ((one,), "part 1/2 is missing"),
-        ((one, one), "the same part as"),
-        ((one, other), "is one of 3 parts"),
-        ((one, checked), "was made with other options"),
+        ((first,), "part 1/2 is missing"),
+        ((first, first), "the same part as"),
+        ((first, other), "is one of 3 parts"),
+        ((first, checked), "was made with other options"),
         ((tmp_path / "no.json",), "No such file"),
     ]:
         done = replay("--merge", *files)
         assert (done.status, message in done.err) == (64, True), done.err
     (tmp_path / "torn.json").write_text('{"summary"')
     assert "is no report that --json wrote" in replay("--merge", tmp_path / "torn.json").err
-    assert replay("--merge", two, one).status == 0
+    assert replay("--merge", two, first).status == 0
 
 
 def torchrun(*arguments, cwd):

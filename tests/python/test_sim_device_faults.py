@@ -235,9 +235,9 @@ def test_wrong_generator_draws_from_the_cpu(ops, draw):
 def test_nondeterministic_gives_other_results_for_the_same_arguments():
     host, x = pair(32, 32)
     with sim.fault("nondeterministic", ops="mm") as fault:
-        one, other = torch.mm(x, x), torch.mm(x, x)
-    assert different(one, other.cpu()) > 0 and fault.hits == 2
-    torch.testing.assert_close(one.cpu(), torch.mm(host, host), rtol=2e-3, atol=0)
+        product, other = torch.mm(x, x), torch.mm(x, x)
+    assert different(product, other.cpu()) > 0 and fault.hits == 2
+    torch.testing.assert_close(product.cpu(), torch.mm(host, host), rtol=2e-3, atol=0)
 
 
 def test_latency_is_spent_on_the_device():

@@ -74,14 +74,14 @@ def test_capturing_changes_nothing_on_the_device(step):
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path, level):
     x, y = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 4, dtype=torch.complex64)
-    there = x.to("sim"), y.to("sim")
+    on_device = x.to("sim"), y.to("sim")
     with (
         op_tools.OpAutoCompare(level=level, output_dir=str(tmp_path)) as compare,
         op_tools.OpCapture(level=level, ops=".*mm,.*mul.*", output_dir=str(tmp_path)) as capture,
     ):
-        product = torch.mm(there[0], there[1].conj())
-        torch.mul(there[1].conj().imag, 2.0)
-        torch.mm(there[0][:, ::2], there[1].mH[::2])
+        product = torch.mm(on_device[0], on_device[1].conj())
+        torch.mul(on_device[1].conj().imag, 2.0)
+        torch.mm(on_device[0][:, ::2], on_device[1].mH[::2])
     assert torch.equal(product.cpu(), torch.mm(x, y.conj()))
     assert compare.result().failed == 0, [row for row in compare.result().rows if row["verdict"] == "differs"]
     capture.flush()
@@ -89,8 +89,8 @@ def test_conjugate_and_negative_bits_of_device_tensors_are_kept(replay, tmp_path
         op_tools.load(path)["args"][:2] for path in sorted(Path(capture.result().root).glob("*mm*/*/input.pth"))
     ]
     assert len(captured) == 2
-    for given, right in zip(captured[0], (x, y.conj()), strict=True):
-        assert torch.equal(given, right) and given.is_conj() == right.is_conj()
+    for argument, right in zip(captured[0], (x, y.conj()), strict=True):
+        assert torch.equal(argument, right) and argument.is_conj() == right.is_conj()
     report = replay(capture.result().root, "--acc_check")
     assert report.status == 0 and report.summary["bit_equal"] == report.summary["ran"] == 3, report.out
 
@@ -118,18 +118,18 @@ def test_a_recording_of_a_device_has_the_numbers_of_the_cpu_in_one_transfer_a_st
         torch.arange(12).reshape(3, 4).t(),
         torch.zeros(0),
     ]
-    found = {}
+    recordings = {}
     for device in ("cpu", "sim"):
-        given = [one.to(device) for one in inputs]
+        tensors = [one.to(device) for one in inputs]
         with op_tools.OpRecord(level=level, output_dir=tmp_path / device) as tool:
-            for one in given:
-                torch.neg(one)
+            for tensor in tensors:
+                torch.neg(tensor)
             tool.step()
-            torch.neg(given[0])
+            torch.neg(tensors[0])
         # Of two steps; those of the first are the first of their kinds, and are compared with the host's at once.
         assert tool.result().failure == "" and tool.result().read_backs == (1 if device == "sim" else 0)
-        found[device] = [call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls]
-    for on_cpu, on_sim in zip(found["cpu"], found["sim"], strict=True):
+        recordings[device] = [call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls]
+    for on_cpu, on_sim in zip(recordings["cpu"], recordings["sim"], strict=True):
         assert on_sim.known and on_sim.device == "sim:0"
         exact = [(one.hash, one.shape, one.nan, one.inf, one.zero, one.min, one.max) for one in (on_cpu, on_sim)]
         assert exact[0] == exact[1]
@@ -157,20 +157,20 @@ def test_a_devices_numbers_are_those_of_the_cpu(dtype, size, tmp_path):
     """Of whole tensors and of a view that begins in the middle of a word, with and without special values."""
     torch.manual_seed(size)
     plain = (torch.randn(size + 3, dtype=torch.float64) * 3).to(dtype)
-    given = [plain, plain[3:]]
+    tensors = [plain, plain[3:]]
     if dtype.is_floating_point or dtype.is_complex:
         for place, special in ((0, float("inf")), (size // 2, -float("inf")), (size - 1, float("nan"))):
-            given.append(given[-1].to(torch.complex128 if dtype.is_complex else torch.float64).clone())
-            given[-1][place] = special
-            given[-1] = given[-1].to(dtype)
-    found = []
+            tensors.append(tensors[-1].to(torch.complex128 if dtype.is_complex else torch.float64).clone())
+            tensors[-1][place] = special
+            tensors[-1] = tensors[-1].to(dtype)
+    statistics = []
     for device in ("cpu", "sim"):
-        here = [one.to(device) if i != 1 else given[0].to(device)[3:] for i, one in enumerate(given)]
+        here = [one.to(device) if i != 1 else tensors[0].to(device)[3:] for i, one in enumerate(tensors)]
         with op_tools.OpRecord(output_dir=tmp_path / device) as tool:
-            for one in here:
-                one.clone()
-        found.append([call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls])
-    for cpu, sim_ in zip(*found, strict=True):
+            for tensor in here:
+                tensor.clone()
+        statistics.append([call.inputs[0][1] for call in op_tools.read_recording(tool.path).calls])
+    for cpu, sim_ in zip(*statistics, strict=True):
         assert cpu.known and sim_.known
         for name in ("hash", "nan", "inf", "zero"):
             assert getattr(sim_, name) == getattr(cpu, name), name

@@ -77,26 +77,26 @@ def test_functions_are_what_their_operators_are(table):
 
 def test_a_missing_operator_of_backward_is_found(table):
     with sim.fault("missing", ops="mm", call=range(2, 100)):  # of torch.mm, and linear's forward
-        found = table()
-    row = found.content["operators"]["aten::mm"]
+        measured = table()
+    row = measured.content["operators"]["aten::mm"]
     assert row["status"] == "kernel" and "refused" in row["evidence"]
-    assert "aten::mm" in found.content["functions"]["torch.nn.functional.linear"]["backward"]
+    assert "aten::mm" in measured.content["functions"]["torch.nn.functional.linear"]["backward"]
 
 
 def test_names_that_no_sample_calls(table):
-    found = table()
-    assert found.support("torch.Tensor.relu_").status == "supported"
-    assert found.support("torch.Tensor.shape").status == "python"
-    assert found.support("torch.save").status == "python"
-    assert found.support("torch.no_such_name").status == "unknown"
-    assert found.support("torch.ops.aten.no_such_name.default").status == "unknown"
+    measured = table()
+    assert measured.support("torch.Tensor.relu_").status == "supported"
+    assert measured.support("torch.Tensor.shape").status == "python"
+    assert measured.support("torch.save").status == "python"
+    assert measured.support("torch.no_such_name").status == "unknown"
+    assert measured.support("torch.ops.aten.no_such_name.default").status == "unknown"
 
 
 def test_a_table_is_read_as_it_was_written(table, tmp_path):
-    made = table()
-    made.write(tmp_path / "t.json")
+    measured = table()
+    measured.write(tmp_path / "t.json")
     read = read_table(tmp_path / "t.json")
-    assert read.content == made.content and read.counts() == made.counts() and read.device == "sim"
+    assert read.content == measured.content and read.counts() == measured.counts() and read.device == "sim"
 
 
 def test_the_command_makes_a_table_of_the_cpu(tmp_path, capsys, quiet):
@@ -134,26 +134,29 @@ def test_what_a_conformance_result_found_is_in_the_table_and_in_the_analysis(tab
     arguments = ["--device", "sim", "--import", "op_tools.sim_device", "--mine", "mine.json", "-o", "result"]
     assert op_tools.__main__.main(["conformance", "run", *arguments]) == 1
     monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
-    found = table()
-    assert found.support("torch.mm") == found.support("torch.Tensor.mm")
-    assert found.support("torch.mm").status == "supported" and not found.support("torch.mm").warning
-    made = SupportTable(found.content)
-    enter_conformance(made, read_conformance("result", "sim"))
-    judged = made.content["functions"]["torch.mm"]["judged"]
+    measured = table()
+    assert measured.support("torch.mm") == measured.support("torch.Tensor.mm")
+    assert measured.support("torch.mm").status == "supported" and not measured.support("torch.mm").warning
+    judged_table = SupportTable(measured.content)
+    enter_conformance(judged_table, read_conformance("result", "sim"))
+    judged = judged_table.content["functions"]["torch.mm"]["judged"]
     assert {dtype: (one["right"], one["wrong"], one["unsupported"]) for dtype, one in judged.items()} == {
         "bfloat16": (1, 0, 0),
         "float32": (0, 1, 0),
         "float64": (0, 1, 0),
     }
     for name in ("torch.mm", "torch.Tensor.mm"):
-        said = made.support(name).warning
+        said = judged_table.support(name).warning
         assert said.startswith("float32: 1 of 1 cases: forward: aten::mm: values of output"), name
-    assert made.support("torch.nn.functional.linear").warning.startswith("aten::mm: float32")  # its gradient calls it
-    assert made.support("torch.ops.aten.mm.default").warning and not made.support("torch.relu").warning
+    assert judged_table.support("torch.nn.functional.linear").warning.startswith(
+        "aten::mm: float32"
+    )  # its gradient calls it
+    assert judged_table.support("torch.ops.aten.mm.default").warning and not judged_table.support("torch.relu").warning
     assert (
-        made.support("torch.relu").status == "partial" and "float32: forward: " in made.support("torch.relu").evidence
+        judged_table.support("torch.relu").status == "partial"
+        and "float32: forward: " in judged_table.support("torch.relu").evidence
     )
-    made.write("t.json")
+    judged_table.write("t.json")
     Path("net.py").write_text("import torch\na = torch.ones(2, 2)\nprint(torch.relu(torch.mm(a, a)))\n")
     assert op_tools.__main__.main(["analyse", "-i", "net.py", "-o", ".", "--support", "t.json"]) == 0
     with Path("net_analysis/api_precision_advice.csv").open(newline="") as file:

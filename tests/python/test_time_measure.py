@@ -544,8 +544,8 @@ def test_a_device_that_works_later_is_waited_for_or_asked():
     command = [sys.executable, "-c", PLANTED]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    made, *lines = run.stdout.splitlines()
-    assert made == "{'torch.Tensor.to': 'sim:0', 'torch.ones': 'sim:0'}"
+    devices, *lines = run.stdout.splitlines()
+    assert devices == "{'torch.Tensor.to': 'sim:0', 'torch.ones': 'sim:0'}"
     for line in lines:
         mode, phase, calls, device, least = line.split()
         assert (calls, device) == ("3", "sim:0")

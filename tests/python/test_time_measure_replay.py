@@ -48,9 +48,9 @@ def test_the_ratio_to_another_report(captures, replay, tmp_path):
     assert f"Ratio of medians to {path}" in report.out
     text = report.out[report.out.index("Ratio of medians") :]
     time = {(time["name"], time["phase"]): time["median_ms"] for time in report.json["times"]}
-    there = {(time["name"], time["phase"]): time["median_ms"] for time in other["times"]}
+    of_replay = {(time["name"], time["phase"]): time["median_ms"] for time in other["times"]}
     for phase in ("forward", "backward"):
-        ratio = time["torch.matmul", phase] / there["torch.matmul", phase]
+        ratio = time["torch.matmul", phase] / of_replay["torch.matmul", phase]
         row = next(line for line in text.splitlines() if line.split()[:2] == ["torch.matmul", phase])
         assert float(row.split()[-1]) == pytest.approx(ratio, abs=0.001)
     assert "torch.exp forward" in next(line for line in text.splitlines() if line.startswith("not in "))

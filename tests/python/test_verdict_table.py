@@ -118,14 +118,14 @@ def tool(make):
     """`op-tools run --TOOL --fail-on-wrong`."""
 
     def command(kind, patch):
-        with make(PROGRAMS[kind]) as one:
+        with make(PROGRAMS[kind]) as tool:
             PROGRAMS[kind]()
         if kind == "off":  # as after a failure in a hook
-            for running in getattr(one, "_tools", [one]):
+            for running in getattr(tool, "_tools", [tool]):
                 account = running.coverage()
                 account.off = True
                 patch.setattr(running, "coverage", lambda account=account: account, raising=False)
-        return status_of_tools([one])
+        return status_of_tools([tool])
 
     return command
 
@@ -159,14 +159,14 @@ def compare(*arguments, ranks=1, others=1, **options):
 
     def command(kind, _):
         empty = {"ops": "no_such"} if kind == "empty" else {}
-        given = {**options, **empty, "statistics": kind != "no values"}
+        settings = {**options, **empty, "statistics": kind != "no values"}
         run = work if kind == "no values" else PROGRAMS[kind]
         folders = ["a", *(f"b{number}" for number in range(others))]
         for folder in folders:
             for rank in range(ranks if folder != "a" else 1):
-                record(folder, run, rank, **given)
+                record(folder, run, rank, **settings)
         if kind == "rank":
-            record("a", work, 1, **given)
+            record("a", work, 1, **settings)
         if kind in ("off", "full"):  # a disk that is full cuts the file off, too
             cut_off(folders[-1], "*.oprec", -40)
         return main([*arguments, *folders])
@@ -251,8 +251,8 @@ def conformance(stage):
         Path("cases.jsonl").write_text("".join(one.to_json() + "\n" for one in cases))
         chosen = ["--fname", "no_such"] if kind == "empty" else ["--shard", "0/2"] if kind == "rank" else []
         making = "gen" if stage == "gen" else "run"
-        made = main(["conformance", making, "--device", "sim", "-o", "out", "--list", "cases.jsonl", *chosen])
-        return made if stage in ("run", "gen") else main(["conformance", stage, "out"])
+        status = main(["conformance", making, "--device", "sim", "-o", "out", "--list", "cases.jsonl", *chosen])
+        return status if stage in ("run", "gen") else main(["conformance", stage, "out"])
 
     return command
 

@@ -22,7 +22,7 @@ PRONOUNS = ("what", "one")
 BAR = (3, 3, 0)  # of each pronoun in 1,000 words, and forbidden identifiers, in each folder
 # Folders above the bar: "what" and "one" per 1,000 words, which do not grow, and identifiers.
 CEILINGS = {
-    "tests/python": (5.2, 5, 310),
+    "tests/python": (5.2, 4.9, 0),
     "tests/cpp": (4.5, 3.7, 0),
     "op_tools/_base": (4.4, 6.4, 0),
     "op_tools/_commands": (3, 3.1, 0),
@@ -123,9 +123,9 @@ def words_of_cpp(text):
     """Comments and strings, in their lines."""
     code = re.compile(r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
     kept, at = [], 0
-    for found in code.finditer(text):
-        kept += [re.sub(r"[^\n]", "", text[at : found.start()]), found[0]]
-        at = found.end()
+    for text_part in code.finditer(text):
+        kept += [re.sub(r"[^\n]", "", text[at : text_part.start()]), text_part[0]]
+        at = text_part.end()
     return "".join(kept)
 
 
@@ -156,10 +156,10 @@ def without_names(path):
 def unclear(path):
     """Lines with an unclear word, and what to write instead. Names in backticks and paths are no words."""
     return [
-        f"{path.relative_to(ROOT)}:{number}: '{found[0]}' -> {instead}: {line.strip()}"
+        f"{path.relative_to(ROOT)}:{number}: '{match[0]}' -> {instead}: {line.strip()}"
         for number, line in enumerate(without_names(path).splitlines(), 1)
         for rule, instead in RULES
-        for found in rule.finditer(line)
+        for match in rule.finditer(line)
     ]
 
 

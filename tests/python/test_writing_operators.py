@@ -52,16 +52,16 @@ def record_samples(level, folder):
 
 def stale(path):
     """Calls of clone whose input has other statistics than what they gave, with the operator before each."""
-    found, last, clones = [], "", 0
+    differing, last, clones = [], "", 0
     for call in op_tools.read_recording(path).calls:
         if not call.op.endswith("clone"):
             last = call.op
             continue
-        given, got = call.inputs[0][1], call.outputs[0][1]
+        entered, got = call.inputs[0][1], call.outputs[0][1]
         clones += 1
-        if given.known and given.hash != got.hash:
-            found.append(last)
-    return found, clones
+        if entered.known and entered.hash != got.hash:
+            differing.append(last)
+    return differing, clones
 
 
 def record_others(folder):
@@ -100,8 +100,8 @@ def test_what_any_operator_writes_is_read_again(tmp_path):
     ]
     *levels, others = results
     assert [level for level, *_ in levels] == ["aten", "torch"]
-    for _, failure, found, clones, changed in levels:
-        assert failure == "" and found == []
+    for _, failure, differing, clones, changed in levels:
+        assert failure == "" and differing == []
         assert changed["calls"] == len(json.loads(SAMPLES.read_text())) and changed["changed"] > 850
         assert clones > 4 * changed["calls"]
     assert others == [["torch.neg"], 4]

@@ -9,10 +9,10 @@ import op_tools
 LEVELS = ["torch", "aten"]
 
 
-def assert_same(one, other):
-    one, other = tree_leaves(one), tree_leaves(other)
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
+def assert_same(tree, other):
+    tree, other = tree_leaves(tree), tree_leaves(other)
+    assert len(tree) == len(other)
+    for a, b in zip(tree, other, strict=True):
         assert type(a) is type(b)
         assert same_bits(a, b) if isinstance(a, torch.Tensor) else a == b
 
