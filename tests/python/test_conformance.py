@@ -183,7 +183,7 @@ def test_what_nothing_judges_says_why():
 
 
 @pytest.mark.parametrize(
-    ("one", "kind", "ops", "phase", "status", "why", "blamed"),
+    ("of_case", "kind", "ops", "phase", "status", "why", "blamed"),
     [
         (MM, "scale", "mm", "forward", "differs", "aten::mm: values of output", "aten::mm"),
         (
@@ -226,7 +226,7 @@ def test_planted_faults_are_found_where_they_are(of_case, kind, ops, phase, stat
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    ("of_case", "why"),
     [
         (
             case(

@@ -545,7 +545,7 @@ def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "may"),
+    ("name", "count", "may"),
     [
         ("torch.nn.functional.linear", 3, False),
         ("torch.nn.functional.linear", 2, True),  # a bias
