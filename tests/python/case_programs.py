@@ -1,5 +1,5 @@
 """Small programs that other tools break, each for a reason that people reported: tests/python/test_cases.py runs them with and
-without tools. What a program returns is all that its user sees of it."""
+without tools. A program's results are all that its user sees of it."""
 
 import copy
 import functools
@@ -127,7 +127,7 @@ def counted_operations():  # pytorch/pytorch#126268, #134242, #124196
 
 
 def _shown(work):
-    """What a call gave, as plain bytes; or its error."""
+    """The results of a call, as plain bytes; or its error."""
     try:
         result = work()
     except Exception as error:  # of any kind
@@ -412,7 +412,7 @@ def profiled_with_a_schedule():  # pytorch/pytorch#152617, Lightning-AI/pytorch-
     seen = []
 
     def note(profiler):
-        # An operator inside its own event: torch leaves it out where it is the only one, which a hook in Python ends.
+        # An operator inside its own event: torch leaves it out where it is the only operator, which a hook in Python ends.
         events = [one for one in profiler.events() if one.cpu_parent is None or one.cpu_parent.name != one.name]
         names = [event.name for event in events]
         seen.extend(sorted(name for name in names if name.startswith(("aten::", "my_")) or "Backward" in name))

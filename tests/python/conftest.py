@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """The build folder: OP_TOOLS_BUILD_DIR, else the newest one under build/."""
+    """The build folder: OP_TOOLS_BUILD_DIR, else the newest under build/."""
     named = os.environ.get("OP_TOOLS_BUILD_DIR")
     if named:
         return Path(named)
@@ -43,8 +43,8 @@ def pytest_addoption(parser):
     )
 
 
-# Files with few tests that take long. Under pytest-xdist each process takes a file at a time: one of these, begun last, would
-# keep one process busy while the others have nothing to do.
+# Files with few tests that take long. Under pytest-xdist each process takes a file at a time: a file of these, begun last, would
+# keep a process busy while the others have nothing to do.
 LONG_FILES = (
     "bisect",
     "repro",
@@ -97,7 +97,7 @@ def pytest_sessionfinish(session):
         Path(file).write_text(json.dumps(_costs, indent=0))
 
 
-# A shell lets what it starts in the background ignore Ctrl-C, and Python then makes no KeyboardInterrupt.
+# A shell lets background processes ignore Ctrl-C, and Python then makes no KeyboardInterrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OP_TOOLS_LOG_LEVEL"] = "warn"  # for fixtures that run before _own_world: a line for each file is slow
 OURS = ("OP_", "AUTOCOMPARE_", "RANK")
@@ -106,7 +106,7 @@ OURS = ("OP_", "AUTOCOMPARE_", "RANK")
 @pytest.fixture(scope="session", autouse=True)
 def _threads_of_autograd():
     """Autograd's thread for a device takes the number of threads that is set when it first asks, and keeps it: not that
-    of a test which sets another one, whose successors would sum in another order on the device than on the CPU."""
+    of a test which sets another mode, whose successors would sum in another order on the device than on the CPU."""
     if "op_tools.sim_device" in sys.modules:
         result = torch.ones(1, device="sim", requires_grad=True) * 1
 
@@ -140,7 +140,7 @@ def _own_world(monkeypatch, tmp_path, request):
 
 @pytest.fixture
 def quiet(monkeypatch):
-    """For torch's sample calls: one file per capture, one thread, as their tensors have a few elements."""
+    """For torch's sample calls: a file per capture, a single thread, as their tensors have a few elements."""
     monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def log_level(monkeypatch):
 
 @dataclass
 class Replayed:
-    """What a run of the replay program gave."""
+    """The results of a run of the replay program."""
 
     status: int
     out: str
@@ -179,7 +179,7 @@ class Replayed:
 
 @pytest.fixture
 def replay(build_dir, tmp_path):
-    """Runs the C++ replay program; its JSON report is read when it wrote one."""
+    """Runs the C++ replay program; its JSON report is read when there is any."""
 
     def run(*arguments, command=None, **options):
         report = tmp_path / f"replay-{len(list(tmp_path.glob('replay-*')))}.json"
@@ -225,7 +225,7 @@ def free_port():
 
 
 def _launched_ranks(command, ranks, folder, environment, timeout):
-    """As torchrun does on one node: the first rank that fails ends the others."""
+    """As torchrun does on a single node: the first rank that fails ends the others."""
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0"}
     shared |= {"MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "none"}
     with Path(os.devnull).open() as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -259,7 +259,7 @@ def _launched_ranks(command, ranks, folder, environment, timeout):
 def launched(*command, ranks=1, check=True, cwd=None, standard_input=None, timeout=300, fresh=False, **environment):
     """Runs this Python with these arguments. `ranks`: as so many processes. `standard_input`: its text.
 
-    In a copy of a process that has imported torch, where that makes no difference; `fresh`: in any case in one that is started
+    In a copy of a process that has imported torch, where that makes no difference; `fresh`: in any case in a process that is started
     for it, and ranks under torchrun."""
     command = [*map(str, command)]
     if ranks > 1:
@@ -293,7 +293,7 @@ def launched(*command, ranks=1, check=True, cwd=None, standard_input=None, timeo
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a program text in a Python of its own: for what belongs to a whole process."""
+    """Runs a program text in a Python of its own: for matters of a whole process."""
 
     def run(text, check=True, timeout=120, **environment):
         program = tmp_path / f"program-{len(list(tmp_path.glob('program-*')))}.py"
@@ -306,7 +306,7 @@ def python(tmp_path):
 
 @dataclass
 class Captured:
-    """One captured call in the folder layout, its files read by torch.load only."""
+    """A captured call in the folder layout, its files read by torch.load only."""
 
     folder: Path
 
@@ -346,7 +346,7 @@ class Captured:
 
 @pytest.fixture
 def captured():
-    """All calls of a finished OpCapture, of one operator if named, in the order in which they were made."""
+    """All calls of a finished OpCapture, of a single operator if named, in the order in which they were made."""
 
     def calls(tool, op=None):
         tool.flush()

@@ -1,7 +1,7 @@
 """Python programs as copies of a process that has imported torch and has done nothing else.
 
 Importing torch takes two seconds; a copy of a process that has imported it takes 20 ms. A copy is as fresh as a process that has
-just executed that import: the server runs no operator, and has one thread. A program finds `sys.argv`, `sys.path`,
+just executed that import: the server runs no operator, and has a single thread. A program finds `sys.argv`, `sys.path`,
 `__main__`, environment, folder, standard streams, exit status and signals as Python gives them; tests for which the start of
 the interpreter itself matters (its options, variables that it or torch reads when it starts, `/proc/self/cmdline`) start one.
 """
@@ -100,7 +100,7 @@ def end(status: int) -> None:
 
 
 def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
-    """What `python *arguments` does after its start, and its exit status; SIGINT's number, negative, where it was interrupted."""
+    """The work of `python *arguments` after its start, and its exit status; SIGINT's number, negative, where it was interrupted."""
     import faulthandler
     import random
     import runpy
@@ -213,10 +213,10 @@ def _start(
 
 
 class ForkServer:
-    """Programs in copies of one process.
+    """Programs in copies of a process.
 
     Args:
-        modules: what it imports first.
+        modules: its first imports.
         environment: of the process; each program has its own.
     """
 
@@ -227,7 +227,7 @@ class ForkServer:
         self._server = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[theirs.fileno()],
-            # numpy's library would start a thread for each core, and a copy of a process has one thread.
+            # numpy's library would start a thread for each core, and a copy of a process has a single thread.
             env={**environment, "OPENBLAS_NUM_THREADS": "1"},
         )
         theirs.close()
@@ -235,7 +235,7 @@ class ForkServer:
     def start(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, streams: Sequence[IO[Any]]
     ) -> Copy:
-        """Begins to run what `python *arguments` would; `streams`: its input, output and error output."""
+        """Begins to run `python *arguments`; `streams`: its input, output and error output."""
         return _start(self._channel, arguments, environment, folder, streams)
 
     def for_commands(self) -> tuple[str, dict[str, Any]]:
@@ -251,7 +251,7 @@ class ForkServer:
         timeout: float,
         standard_input: str | None = None,
     ) -> tuple[int | None, str, str]:
-        """What `python *arguments` would give: exit status (None: it ran too long), output, error output."""
+        """The results of `python *arguments`: exit status (None: it ran too long), output, error output."""
         with tempfile.TemporaryFile("w+") as text, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             text.write(standard_input or "")
             text.seek(0)

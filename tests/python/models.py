@@ -11,7 +11,7 @@ from torch import nn
 
 @functools.cache
 def digits():
-    """Scikit-learn's scanned digits: images (1797, 1, 8, 8) in [0, 1], and what they show."""
+    """Scikit-learn's scanned digits: images (1797, 1, 8, 8) in [0, 1], and their digits."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).div_(16).unsqueeze(1)
     return images, torch.tensor(data.target)

@@ -127,7 +127,7 @@ def tensors_of(overload: Any, args: list[Any], kwargs: dict[str, Any]) -> list[t
 
 
 def sample_of(overload: Any, most: int = 300) -> int | None:
-    """The number of the first of `candidates` that the CPU accepts, of those that change what they write if there is one."""
+    """The number of the first of `candidates` that the CPU accepts, of those that change the written tensors if there are any."""
     accepted = None
     for number, make in enumerate(itertools.islice(candidates(overload), most)):
         try:
@@ -136,7 +136,7 @@ def sample_of(overload: Any, most: int = 300) -> int | None:
             overload(*args, **kwargs)
         except NoArgumentError:
             return None
-        except Exception:  # noqa: S112 - refused: the next one
+        except Exception:  # noqa: S112 - refused: the next candidate
             continue
         after = tensors_of(overload, args, kwargs)
         if not after:
@@ -152,11 +152,11 @@ UNCHECKED = re.compile(
     "segment|_thnn|searchsorted|bucketize|histogram|bincount|prims|inductor|resize|attention|jagged|_pack|scatter|gather|index|take|"
     "put|ormqr|geqrf|lu_|ldl|solve|triangular|transform|cdist|pdist|grid|affine|trilinear|batch"
 )
-"""Operators of which some do not check what they are given, and write to memory that is not theirs."""
+"""Operators of which some do not check their arguments, and write to memory that is not theirs."""
 
 
 def found_samples() -> dict[str, int]:
-    """Of every operator that is called so. Each is tried in a process of its own: some of them do not check what they are given,
+    """Of every operator that is called so. Each is tried in a process of its own: some of them do not check their arguments,
     and write where they should not. Those that end their process are left out."""
     writing_wrongly = {}
     for overload in writing_operators():

@@ -27,7 +27,7 @@ def run(*command, **more):
 
 @pytest.fixture(scope="module")
 def tool(build_dir, tmp_path_factory):
-    """The folder in which the commands of the page made a tool, and what they printed."""
+    """The folder in which the commands of the page made a tool, and their output."""
     section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a tool")[2].partition("\n## ")[0]
     commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
     folder = tmp_path_factory.mktemp("tool")

@@ -45,7 +45,7 @@ def sgd(parameters):
 
 
 def compared(folder, level, make=mlp, loss_a=square, loss_b=square, optimizer=sgd, device="sim", logs=False):
-    """A on the CPU; B on the device, whose inputs are off by one unit in the last place."""
+    """A on the CPU; B on the device, whose inputs are off by a unit in the last place."""
     for name, on, loss_of in (("a", "cpu", loss_a), ("b", device, loss_b)):
         record = op_tools.OpRecord(output_dir=folder / name, level=level, jitter=int(name == "b"))
         train(on, 2, make, loss_of, optimizer, logs, record)
@@ -86,7 +86,7 @@ def test_copies_to_the_host_are_no_calls(level, tmp_path):
 
 
 def adam(parameters):
-    return torch.optim.Adam(parameters, lr=1e-2)  # lists of tensors on the device, one by one on the CPU
+    return torch.optim.Adam(parameters, lr=1e-2)  # lists of tensors on the device, single tensors on the CPU
 
 
 def two_roots():
@@ -151,7 +151,7 @@ def test_a_parameter_that_only_one_form_steps_is_named(level, tmp_path):
 
 
 class ByHand(nn.LayerNorm):
-    """layer_norm as a formula; `unbiased`: a wrong one."""
+    """layer_norm as a formula; `unbiased`: a wrong formula."""
 
     unbiased = False
 
@@ -194,7 +194,7 @@ def test_layer_norm_agrees_with_its_formula(optimizer, device, level, tmp_path):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_gradients_that_were_not_cleared_are_named(level, tmp_path):
-    """B adds up the gradients of all steps: what the engine does then is no call at the torch level."""
+    """B adds up the gradients of all steps: the engine's sums are no calls at the torch level."""
     torch.ones(1, device="sim", requires_grad=True).sum().backward()
     for name in "ab":
         torch.manual_seed(0)
@@ -230,7 +230,7 @@ def test_a_scaled_result_is_named_where_it_was_made(operator, scale, level, tmp_
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_another_loss_of_the_same_gradients_differs_without_a_cause(level, tmp_path):
-    """Each call that both runs make agrees, and nothing that they compute reads what only B makes."""
+    """Each call that both runs make agrees, and nothing that they compute reads results of B alone."""
     torch.ones(1, requires_grad=True).sum().backward()
     for name, factor in (("a", 1.0), ("b", 2.0)):
         torch.manual_seed(0)
@@ -280,7 +280,7 @@ def test_the_next_step_names_no_step_that_agreed(level, tmp_path):
             return self.out((q @ k.mT / 8**0.5).softmax(-1) @ v)
 
     def adagrad(parameters):
-        return torch.optim.Adagrad(parameters, lr=0.03)  # lists of tensors on the device, one by one on the CPU
+        return torch.optim.Adagrad(parameters, lr=0.03)  # lists of tensors on the device, single tensors on the CPU
 
     comparison = compared(tmp_path, level, make=lambda: [Attention()], optimizer=adagrad)
     assert comparison.agrees, comparison.table()

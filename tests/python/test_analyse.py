@@ -1,4 +1,4 @@
-"""op-tools analyse: files, options, hostile input; what the corpus (test_analyse_corpus.py) does not show."""
+"""op-tools analyse: files, options, hostile input; cases outside of the corpus (test_analyse_corpus.py)."""
 
 import ast
 import csv
@@ -368,7 +368,7 @@ def test_dynamic_shapes_of_a_damaged_or_missing_file(tmp_path, capsys):
         (["-i", "a.py", "--support", "list.json"], "not a support table"),
         (["-i", "a.py", "--support", "old.json"], "make it again"),
         (["-i", "a.py", "--device", "nodevice"], "--device nodevice"),
-        (["-i", "a.py", "a.py", "--support", "good.json"], "one by one"),
+        (["-i", "a.py", "a.py", "--support", "good.json"], "analyse each of them"),
         (["-i", "a.py", "--support", "good.json", "-api", "a.py"], "Affected 3rd-party API"),
         (["-i", "a.py", "--support", "good.json", "-env", "nowhere"], "-env nowhere"),
         (["-i", "a.py", "--support", "good.json", "--rules", "a.py"], "a file of rules is JSON"),

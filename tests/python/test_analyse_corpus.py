@@ -82,7 +82,7 @@ def device():
 
 
 def truth(case):
-    """What should be found, and what of it is known not to be."""
+    """The names that should be found, and those that are known to be missed."""
     wanted, missed = set(), set()
     for file, text in case.files.items():
         if file == "expect":

@@ -39,7 +39,7 @@ def reference(body: str, native: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-# What a program can find of torch, for "everything is given back".
+# The names of torch that a program can see, for "everything is given back".
 OWNERS = """
 import torch, torch._dynamo, torch.distributed, torch.profiler  # torch._dynamo replaces torch.manual_seed
 

@@ -1,4 +1,4 @@
-"""OpAutoCompare on the CPU: judged against float64, and what holds on every device."""
+"""OpAutoCompare on the CPU: judged against float64, and the rules of every device."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ bad_relu.register_autograd(
 
 @torch.library.custom_op("autocompare::twice", mutates_args=())
 def twice(x: torch.Tensor) -> torch.Tensor:
-    """Its backward writes into what arrives. In float32 it is wrong on the device that `twice.wrong_on` names."""
+    """Its backward writes into the arriving gradient. In float32 it is wrong on the device that `twice.wrong_on` names."""
     return x * 2
 
 
@@ -79,7 +79,7 @@ def test_a_kernel_that_is_wrong_in_its_own_dtype_is_found(level):
     assert failure["worst_result"] != failure["worst_reference"]
     assert failure["source"].startswith(__file__)
     assert any("bad_relu" in op.op and op.failed == 1 for op in result.ops)
-    assert "bad_relu" in result.table().splitlines()[2]  # after what was looked at, and the titles
+    assert "bad_relu" in result.table().splitlines()[2]  # after the account and the titles
 
 
 def test_a_wrong_gradient_is_found_and_named():
@@ -94,7 +94,7 @@ def test_a_wrong_gradient_is_found_and_named():
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure(device):
-    """What the nodes read counts; and the gradients of a second pass are judged as those of the first."""
+    """The values that the nodes read count; and the gradients of a second pass are judged as those of the first."""
     weight = torch.full((16, 16), 0.05).to(device).requires_grad_()  # a saturated sigmoid would be another matter
 
     def losses():
@@ -117,7 +117,7 @@ def test_a_hook_that_writes_an_arriving_gradient_in_place_is_no_failure(device):
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_a_backward_that_writes_what_arrives_is_judged_by_what_arrived(device, right, monkeypatch):
-    # A node of the program's own: what it was given is not there any more when its gradients are looked at.
+    # A node of the program's own: its inputs are not there any more when its gradients are looked at.
     monkeypatch.setattr(twice, "wrong_on", None if right else device, raising=False)
     x = torch.randn(64, 8).to(device).requires_grad_()
     with op_tools.OpAutoCompare() as tool:

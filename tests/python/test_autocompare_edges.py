@@ -1,4 +1,4 @@
-"""OpAutoCompare blames nothing for what float64, autocast, copies and autograd do otherwise, and is blind to none of it."""
+"""OpAutoCompare reports nothing for differences of float64, autocast, copies and autograd, and is blind to none of them."""
 
 import math
 
@@ -192,7 +192,7 @@ def test_a_nan_that_no_rounding_explains_is_a_failure(device):
             assert len(failures(lambda: torch.exp(x))) == 1
 
 
-# --- What autograd refuses
+# --- Refusals of autograd
 
 
 def on_chunk(device):
@@ -234,7 +234,7 @@ def test_what_autograd_refuses_the_program_is_not_the_devices_failure(name, devi
 
 
 def faulty(name, dtypes):
-    """A custom operator that adds 3 to each element; to one more in these dtypes."""
+    """A custom operator that adds 3 to each element; to another element in these dtypes."""
 
     @torch.library.custom_op(f"edges::{name}", mutates_args=())
     def op(x: torch.Tensor) -> torch.Tensor:

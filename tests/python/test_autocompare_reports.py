@@ -124,7 +124,7 @@ def test_terms_that_cancel_in_16_bits_are_rounding(level):
     def program():
         torch.manual_seed(0)
         q, k, v = (torch.randn(2, 1, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-        scores = (q @ k.transpose(1, 2)).softmax(-1)  # over one key: the gradient of the scores is rounding
+        scores = (q @ k.transpose(1, 2)).softmax(-1)  # over a single key: the gradient of the scores is rounding
         (scores @ v).square().sum().backward()
         x = torch.randn(2, 8, dtype=torch.bfloat16, requires_grad=True)
         F.batch_norm(x, None, None, training=True).square().sum().backward()

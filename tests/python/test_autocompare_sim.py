@@ -167,7 +167,7 @@ def test_the_reference_runs_on_the_cpu_alone():
         torch.mm(x, x)
         compared = sim.statistics()["calls"] - before
     assert tool.result().ok
-    # What is more are copies of the two inputs and the result to the CPU, and nothing else.
+    # The rest are copies of the two inputs and the result to the CPU, and nothing else.
     assert compared - once <= 8
 
 
@@ -232,7 +232,7 @@ def test_a_copy_to_another_device_has_memory_of_its_own():
 
 
 def test_a_gradient_that_is_all_cancellation_is_let_pass():
-    """A bias in front of a batch norm: its true gradient is zero, what arrives is rounding."""
+    """A bias in front of a batch norm: its true gradient is zero, the arriving gradient is rounding."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4))
     weights = torch.randn(8, 4, 6, 6)
@@ -246,7 +246,7 @@ def test_a_gradient_that_is_all_cancellation_is_let_pass():
 @pytest.mark.parametrize("device", ["sim", "cpu"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_reference_that_writes_into_large_inputs_leaves_what_they_were(level, device):
-    # Large inputs are shared with the CPU's runs until one writes.
+    # Large inputs are shared with the CPU's runs until any of them writes.
     x, out = torch.randn(300, 300).to(device), torch.empty(300, 300).to(device)
     with op_tools.OpAutoCompare(level=level) as tool:
         x.mul_(2).add_(x)
@@ -273,7 +273,7 @@ def test_faults_are_found_in_large_tensors(level):
 
 
 def with_gradient_sums(x, passes=1):
-    """Two gradients of one tensor, and with a second pass also a sum onto `.grad`."""
+    """Two gradients of the same tensor, and with a second pass also a sum onto `.grad`."""
     for _ in range(passes):
         y = torch.tanh(x)
         (torch.exp(y) * torch.sigmoid(y)).sum().backward()
@@ -348,7 +348,7 @@ def test_memory_that_only_autograd_holds_and_somebody_writes_to_is_noticed():
 
 
 def test_memory_that_autograd_frees_during_backward_is_noticed_as_well():
-    # linear's backward is two nodes: the one that reads the input lets it go before the gradient of the weight is there.
+    # linear's backward is two nodes: the node that reads the input lets it go before the gradient of the weight is there.
     x = on_device(12, 8)
     layer = nn.Linear(8, 4).to("sim")
     with op_tools.OpAutoCompare() as tool:
@@ -364,7 +364,7 @@ def test_memory_that_autograd_frees_during_backward_is_noticed_as_well():
 
 
 def fails_late():
-    """What is wrong comes to light when the device is waited for."""
+    """A wrong result comes to light when the device is waited for."""
     wide = torch.zeros(4, device="sim")
     far = torch.tensor([1, 9]).to("sim")
     near = torch.tensor([1, 2]).to("sim")
@@ -412,7 +412,7 @@ def test_a_checkpoint_that_stops_early_is_nobodys_failure(level, replay):
     def program():
         layer = nn.Linear(4, 4).to("sim")
         x = on_device(3, 4, grad=True)
-        # Its second run ends inside of the last operator, in the hook that keeps what backward needs.
+        # Its second run ends inside of the last operator, in the hook that keeps tensors for backward.
         torch.utils.checkpoint.checkpoint(
             lambda x: F.dropout(layer(x).relu(), 0.25), x, use_reentrant=False
         ).sum().backward()
@@ -451,7 +451,7 @@ def test_hooks_for_saved_tensors_are_given_what_the_program_saves_and_no_more():
         return shapes
 
     plain = saved()
-    with sim.fault("scale", ops="tanh|exp"), op_tools.OpAutoCompare() as tool:  # what is wrong is run in float64, too
+    with sim.fault("scale", ops="tanh|exp"), op_tools.OpAutoCompare() as tool:  # wrong calls are run in float64, too
         assert saved() == plain
     assert {("torch.Tensor.exp", "forward"), ("torch.Tensor.tanh", "forward")} <= set(blamed(tool))
 
@@ -570,7 +570,7 @@ def test_a_backward_that_raises_everywhere_or_outside_of_the_tool_is_no_finding(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_constant_rows_are_no_finding(device, level):
-    """What is left of equal numbers and their mean is rounding, and 0 / 0 of it is NaN or not."""
+    """The difference of equal numbers and their mean is rounding, and 0 / 0 of it is NaN or not."""
 
     def gradient(program, x):
         program(x.detach().clone().requires_grad_()).sum().backward()

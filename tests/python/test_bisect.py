@@ -1,4 +1,4 @@
-"""op_tools.bisect() and op-tools bisect find the operators that have to move; what they say where there are none."""
+"""op_tools.bisect() and op-tools bisect find the operators that have to move; their answers where there are none."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_a_culprit_has_its_module_and_line():
 
 
 def test_one_call_of_many():
-    """The operator is wrong for large inputs only: one of its calls in each step."""
+    """The operator is wrong for large inputs only: a single call of it in each step."""
     run, checkpoint = training(LeNet)
     with sim.fault("above_size", ops="relu", size=3000):
         result = op_tools.bisect(run, checkpoint=checkpoint)
@@ -106,7 +106,7 @@ def test_a_late_write_is_recognised_by_the_placebo():
 
 
 def test_a_late_write_to_parameters_does_not_arrive_in_the_next_trial():
-    """What the last step of a trial left under way would change the parameters that are restored for the next one."""
+    """Work that the last step of a trial left under way would change the parameters that are restored for the next trial."""
     run, checkpoint = training()
     with sim.fault("late_write", ops="_foreach_add_.List"):
         result = op_tools.bisect(run, checkpoint=checkpoint)
@@ -265,7 +265,7 @@ def test_what_is_expected_and_known_is_drawn(monkeypatch):
 
 
 def test_operators_behind_one_that_ends_the_program_are_found():
-    """Nothing is listed behind the first exception: what is called there is seen once its operator is moved."""
+    """Nothing is listed behind the first exception: calls there are seen once its operator is moved."""
     run, checkpoint = training()
     with sim.fault("exception", ops="tanh|_log_softmax|sigmoid_backward"):
         result = op_tools.bisect(run, checkpoint=checkpoint)
@@ -519,7 +519,7 @@ def start():
     ("program", "why"),
     [
         ("torch.ones(2)", "no operator of the program can be moved: none ran on a device"),
-        # Some of its operators are those of a thread that was started by one which was there before the tool.
+        # Some of its operators are those of a thread that was started by a thread which was there before the tool.
         ("x = torch.ones(2, device='sim') * 2\nearlier.submit(start).result()", "unseen"),
     ],
 )
@@ -532,7 +532,7 @@ def test_what_was_not_looked_at_is_no_operator_s_matter(program, why):
 
 
 def plain(session):
-    """Without what differs from run to run: times, folders, and the widths of columns with folders."""
+    """Without values that differ from run to run: times, folders, and the widths of columns with folders."""
     session = re.sub(r" {2,}", "  ", re.sub(r"\S*/(?=[\w.]+)", "", session))
     session = re.sub(r"[\d.e+]+(?= times its limit)|^torch \S+, .*", "N", session)
     return re.sub(r"\b\d+ (s|min)\b", "N s", session).strip()

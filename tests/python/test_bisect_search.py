@@ -163,7 +163,7 @@ def test_where_all_items_are_not_good_the_search_ends_at_once():
     ("count", "planted", "left", "tests"),
     [
         (12, range(12), None, 4),  # more than three are needed
-        (12, (0, 3, 6, 9), None, 4),  # one in each share
+        (12, (0, 3, 6, 9), None, 4),  # an item in each share
         (12, (2,), list(range(9)), 1),
         (12, (11,), [0, 1, 2, 3, 4, 5, 9, 10, 11], 2),
         (2, (0, 1), None, 2),  # all

@@ -1,4 +1,4 @@
-"""What a bisection concludes from outcomes that vary. The runner is a table here: no program, no device."""
+"""The conclusions of a bisection from outcomes that vary. The runner is a table here: no program, no device."""
 
 import random
 
@@ -79,7 +79,7 @@ def test_an_operator_is_found_whose_single_lines_change_no_more_than_the_noise()
 
 
 def test_a_race_that_one_alone_makes_worse_is_no_error_that_cancels():
-    """Moved alone, an operator changes when the others run; that both on copies heal says what it is."""
+    """Moved alone, an operator changes when the others run; that both on copies heal names the cause."""
     calls = [call("aten::tanh"), call("aten::cos"), call("aten::sin")]
     guilty = {calls[0].of_call, calls[1].of_call}
 

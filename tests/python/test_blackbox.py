@@ -23,7 +23,7 @@ from op_tools.__main__ import main
 from op_tools._tools.black_box_file import ask_for_stacks, save_kept_calls
 from op_tools._tools.launch import status_of_tools
 
-# A kernel that does what its argument says.
+# A kernel that fails as its argument says.
 PROGRAM = """
 import ctypes, os, signal, sys, threading, time
 import torch
@@ -118,7 +118,7 @@ def run_with_tool(folder, program, *arguments):
 
 def test_the_worker_of_a_data_loader_that_died_is_named(tmp_path, capsys):
     ran, boxes = run_with_tool(tmp_path, WORKERS, "21")
-    # The loader says it in one of several ways: the worker was killed, or its connection is closed.
+    # The loader says it in several ways: the worker was killed, or its connection is closed.
     assert ran.returncode == 1 and "segmentation fault" in ran.stderr.lower(), ran.stderr
     main_process = next(box for box in boxes if not box.parent)
     (died,) = re.findall(r"dies: (\d+)", ran.stdout)
@@ -195,7 +195,7 @@ def test_a_hanging_call_is_named_while_it_hangs_with_the_stacks_of_all_threads(t
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "hang", "thread"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            # What the operator's first call imports may take longer than the limit: that is reported, too.
+            # Imports of the operator's first call may take longer than the limit: that is reported, too.
             for _message in process.stdout:
                 (path,) = tmp_path.rglob("*.blackbox")
                 stacks = Path(f"{path}.stacks").read_text()
@@ -609,4 +609,4 @@ def test_scopes_that_ended_leave_no_memory(tmp_path):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     before = scopes(40)
-    assert scopes(200) - before < 3e6  # bytes; what a thread notes of a file takes 32 KB
+    assert scopes(200) - before < 3e6  # bytes; a thread's notes of a file take 32 KB

@@ -69,7 +69,7 @@ def ranks(folder, what):
 
 
 def findings(folder, *wanted):
-    """What is said of the ranks once lines have each of `wanted` in them."""
+    """The lines about the ranks once lines have each of `wanted` in them."""
     ends = time.monotonic() + 120
     lines = []
     while time.monotonic() < ends and not all(any(one in line for line in lines) for one in wanted):
@@ -142,4 +142,4 @@ def test_ranks_that_agree_are_told_so(tmp_path, capsys):
         "the last collective that all ranks have begun is number 5, c10d::barrier on float32[0]",
         "the last collective that all ranks have begun is number 1, c10d::allreduce_ on float32[2]",
     ] or all("the last collective that all ranks have begun" in line for line in lines)
-    assert len({line.partition(":")[0] for line in lines}) == 2, "the pair's group is another one"
+    assert len({line.partition(":")[0] for line in lines}) == 2, "the pair's group differs"

@@ -1,4 +1,4 @@
-"""What OpCapture puts into files: every kind of value, no more bytes than needed, complete files whatever happens."""
+"""The files of OpCapture: every kind of value, no more bytes than needed, complete files whatever happens."""
 
 import json
 import os
@@ -523,7 +523,7 @@ def test_exception_of_a_python_function_keeps_its_type():
         torch.add(torch.ones(1), "no tensor")
 
 
-# --- What goes wrong with the disk ------------------------------------------------------------------------------
+# --- Failures of the disk ---------------------------------------------------------------------------------------
 
 
 def numbers():
@@ -644,7 +644,7 @@ def test_whatever_has_its_final_name_loads_after_kill_9(layout, tmp_path, replay
     assert report.summary["differs"] == 0 and report.summary["ran"] > 0
     assert report.summary["calls"] == report.summary["ran"] + report.summary["could_not_run"]
     assert all(str(tmp_path) in problem for problem in report.json["problems"])
-    if layout == "container":  # a kill may hit between two entries; this one cuts through one
+    if layout == "container":  # a kill may hit between two entries; this kill cuts through an entry
         largest = max(tmp_path.rglob("calls.zip"), key=lambda path: path.stat().st_size)
         os.truncate(largest, largest.stat().st_size // 2)
         report = replay(largest, "--only_run_forward", "--acc_check", "-q")

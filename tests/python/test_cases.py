@@ -1,4 +1,4 @@
-"""Programs that other tools break: with ours they give what they give without, at both levels."""
+"""Programs that other tools break: with ours they give the same results as without, at both levels."""
 
 import gc
 import os
@@ -57,7 +57,7 @@ def test_operators_of_threads_and_pools_are_seen(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_compiled_step_is_compiled_once(level):  # pytorch/pytorch#144787, #164143, #105929
-    """At the torch level it runs operator by operator (docs/interface.md); at the aten level its code is what it was."""
+    """At the torch level it runs operator by operator (docs/interface.md); at the aten level its code is the same."""
     from torch._dynamo.utils import counters
 
     def train():

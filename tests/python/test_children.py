@@ -1,4 +1,4 @@
-"""Processes that the program starts by multiprocessing have the tools that are on, and tell what these saw."""
+"""Processes that the program starts by multiprocessing have the tools that are on, and send their results."""
 
 import json
 
@@ -103,7 +103,7 @@ def test_children_have_the_tool_and_their_findings_count(way, program, tmp_path)
     assert told["children_wrong"] == 1 and told["verdict"] == Verdict.DIFFERS.value
     assert told["seen"] >= 1 + 2 + 2
     (file,) = tmp_path.rglob("overflow.jsonl")
-    ranks = {"mp.spawn": "1", "Pool": "12"}.get(way, "2")  # a pool's processes take what comes
+    ranks = {"mp.spawn": "1", "Pool": "12"}.get(way, "2")  # a pool's processes take any task
     assert file.relative_to(tmp_path).parts[1] in ranks
     assert "log" in file.read_text()
 

@@ -1,4 +1,4 @@
-"""What collectives bring is recorded when it has arrived, and compared between ranks."""
+"""Results of collectives are recorded when they have arrived, and compared between ranks."""
 
 import json
 import math
@@ -136,7 +136,7 @@ def scatter(right):
 
 
 def rest(right):
-    # What gloo does right.
+    # Collectives that gloo does right.
     items, places = [torch.randn(2) for _ in range(n)], [torch.zeros(2) for _ in range(n)]
     dist.all_reduce(torch.randn(50), op=dist.ReduceOp.MAX, **named)
     dist.all_reduce(torch.randn(50, dtype=torch.bfloat16), **named)
@@ -181,7 +181,7 @@ def test_what_a_collective_gives_follows_from_what_the_ranks_gave(level, group, 
 
 
 def altered(folder, other):
-    """Alters the results of one collective after the other on rank 1; each is named. How many there are."""
+    """Alters the results of each collective in turn on rank 1; each is named. How many there are."""
     first, two = sorted(folder.glob("*.jsonl"))
     rows = [json.loads(line) for line in two.read_text().splitlines()]
     calls = [row for row in rows if row["kind"] == "call" and ("distributed" in row["op"] or "c10d" in row["op"])]

@@ -1,4 +1,4 @@
-"""compare_modules: planted faults are found in the layer that has them; what is right is not accused; nothing is changed."""
+"""compare_modules: planted faults are found in the layer that has them; right layers are not reported; nothing is changed."""
 
 import random
 
@@ -38,7 +38,7 @@ def test_a_device_that_computes_right(make, training):
     assert "results agree" in result.table()
 
 
-FAULTS = [  # model, operator as the device meets it, which call of it in one run, the module to be named, what
+FAULTS = [  # model, operator as the device meets it, which call of it in a run, the module to be named, the tensor
     (LeNet, "convolution", 1, "conv2", "output"),
     (LeNet, "addmm", 0, "fc1", "output"),
     (ResNet, "native_batch_norm", 4, "4.norm2", "output"),
@@ -105,7 +105,7 @@ def test_the_side_on_the_cpu_is_taken_for_right():
 
 
 class Everything(nn.Module):
-    """Outputs of all forms, a module that is called several times, one that works in place, dropout, a tensor from nowhere."""
+    """Outputs of all forms, a module that is called several times, a module that works in place, dropout, a tensor from nowhere."""
 
     def __init__(self):
         super().__init__()

@@ -222,7 +222,7 @@ def test_a_tensor_is_what_its_parts_make(parts, plan, tmp_path):
 
 
 def with_old_memory(folder, make, content, factor=3.0, level="torch", rank=0):
-    """A recording of calls on memory that holds what was there before, and is written in the end."""
+    """A recording of calls on memory that holds old values, and is written in the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", str(rank))
         with op_tools.OpRecord(output_dir=folder, level=level):
@@ -255,7 +255,7 @@ def test_memory_that_was_never_written_is_no_divergence(make, level, tmp_path):
     assert comparison.first is None and comparison.exit_status == 0 and comparison.unwritten >= 4, comparison.table()
     assert {row.plan for row in comparison.rows} == {"replica"} and "never written" in comparison.table()
     first = op_tools.compare_ranks(single, tmp_path / "sick").first
-    assert "mul" in first.op  # what was written is compared
+    assert "mul" in first.op  # written memory is compared
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])

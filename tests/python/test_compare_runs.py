@@ -1,4 +1,4 @@
-"""op-tools compare and compare_runs: which calls belong together, where runs part, what programs and people read of it."""
+"""op-tools compare and compare_runs: which calls belong together, where runs part, and the reports for programs and people."""
 
 import csv
 import itertools
@@ -21,7 +21,7 @@ LEVELS = ["torch", "aten"]
 
 
 class Net(nn.Module):
-    """Repeated equal layers, and what an edit of a test makes of their outputs."""
+    """Repeated equal layers, and their outputs after an edit of a test."""
 
     def __init__(self, layers=4, edits=None):
         super().__init__()
@@ -58,7 +58,7 @@ def compared(*runs, **options):
 
 
 def pairs(rank):
-    """(id in A, id in B) of all calls that stand alone with one other."""
+    """(id in A, id in B) of all calls that stand alone with a single other call."""
     return [(row.id_a, row.id_b) for row in rank.rows if row.calls_a == row.calls_b == 1]
 
 
@@ -76,7 +76,7 @@ def test_equal_runs_agree(level, tmp_path):
     assert "No difference was born" in comparison.table()
 
 
-# ---- what another tool gets wrong: see the three tests that follow ----
+# ---- mistakes of another tool: see the three tests that follow ----
 
 
 def test_an_extra_relu_at_the_front_shifts_nothing(tmp_path):

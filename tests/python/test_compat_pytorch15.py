@@ -60,7 +60,7 @@ def test_a_file_of_15_is_read_and_its_calls_replay(tmp_path, replay, capsys):
     ]
     addmm, cat, _, odd = dump.calls
     assert addmm.foreign_name == "addmm/1" and addmm.kwargs == {"beta": 1.0, "alpha": 2.0}
-    # Items of a list sort as numbers, and float16 and bool are what they were.
+    # Items of a list sort as numbers, and float16 and bool stay float16 and bool.
     assert [formats.load_values(one)[0].item() for one in cat.args[0]] == list(range(11))
     assert formats.load_values(cat.args[0][0]).dtype == torch.float16
     assert formats.load_values(odd.args[0]).tolist() == [False, True]
@@ -220,7 +220,7 @@ def test_an_overflow_in_backward_is_found(tmp_path):
 
 
 def test_inputs_are_those_of_the_file(tmp_path):
-    """A shadow run: each operator gets the inputs of the other run, so one fault stays in one operator."""
+    """A shadow run: each operator gets the inputs of the other run, so a fault stays in its operator."""
     x, weight, bias = tensors()
     with dumper(dump_path=str(tmp_path / "a")) as origin:
         step(x, weight, bias)

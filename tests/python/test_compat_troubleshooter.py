@@ -163,7 +163,7 @@ def test_a_program_that_raises_gets_its_dropout_back(tmp_path):
     ts.migrator.api_dump_start()
     with pytest.raises(RuntimeError):
         net(torch.ones(2, 7))
-    net(x)  # and what comes next is dumped
+    net(x)  # and later calls are dumped
     ts.migrator.api_dump_stop()
     assert net.drop.p == 0.3
     assert "NN_Linear_0_forward_output" in [row[0] for row in rows(tmp_path)]

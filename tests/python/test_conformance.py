@@ -262,7 +262,7 @@ def test_a_second_call_that_differs_is_found_only_where_torch_promises_the_same(
 @pytest.mark.parametrize(
     ("held", "leaked"),
     [
-        ([0, 100, 200, 300, 300, 400, 500], 100),  # one of the runs frees what an earlier call had
+        ([0, 100, 200, 300, 300, 400, 500], 100),  # a run frees memory of an earlier call
         ([0, 100, 100, 100], 0),
         ([0, 100, 200, 200, 200, 200, 200, 200, 200], 0),
         ([0, 0], 0),
@@ -728,7 +728,7 @@ def test_no_process_outlives_the_command(tmp_path, monkeypatch, end):
     while (not rows.exists() or not rows.stat().st_size) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     if end.startswith("kill"):
-        assert len(_alive(str(folder))) >= 3  # the command, what workers are forked from, a worker
+        assert len(_alive(str(folder))) >= 3  # the command, the process that workers are forked from, a worker
         run.kill()
     elif end == "interrupt":
         run.send_signal(signal.SIGINT)
@@ -817,7 +817,7 @@ def test_golden_data_of_the_simulated_device_judges_the_cpu_and_itself(listed, m
         assert counts(name) == {"agrees": 7, "not judged": 2}
         row = read_rows(Path(name) / "rows.jsonl")[MM.id][0]
         assert (row.reference, row.method) == ("sim, float64", "bits")
-    # A result nearer to float64 than the golden one is right.
+    # A result nearer to float64 than the golden result is right.
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=mm")
     assert conformance("gen", *SIM, "--list", listed, "-o", "worse") == 0
     monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")

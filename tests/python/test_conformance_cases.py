@@ -1,4 +1,4 @@
-"""Cases of the conformance suite: the same bits everywhere, one line of JSON each, from four sources, for machines without
+"""Cases of the conformance suite: the same bits everywhere, a line of JSON each, from four sources, for machines without
 torch's tests and without Python."""
 
 import copy
@@ -436,7 +436,7 @@ def test_wrong_conversions_to_8_bits_are_found():
     to = [one for one in float8_cases() if one.op == "torch.Tensor.to" and one.args[1] is torch.float8_e4m3fn]
     (plain,) = [one for one in to if one.tensors[0] == TensorSpec((8, 9), "float32")]
     (beyond,) = [one for one in to if one.tensors[0] == TensorSpec((8, 9), "float32", values="adversarial:inf")]
-    for case in (plain, beyond):  # no infinity in this dtype: what is beyond it becomes NaN
+    for case in (plain, beyond):  # no infinity in this dtype: larger values become NaN
         assert [row.status for device in ("cpu", "sim:0") for row in Judge(torch.device(device)).rows(case)] == [
             "agrees"
         ] * 2
@@ -501,7 +501,7 @@ def test_record_counts_the_calls_of_one_step(tmp_path, capsys):
     )
     relu = next(case for case in cases if case.op == "torch.nn.functional.relu")
     assert relu.models == {"mlp": 2} and relu.gradient and relu.tensors[0].shape == (4, 16)
-    assert not any("kaiming" in case.op or "uniform" in case.op for case in cases)  # what is done once
+    assert not any("kaiming" in case.op or "uniform" in case.op for case in cases)  # calls that are made once
     for case in cases:
         outputs(case)
 

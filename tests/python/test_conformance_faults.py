@@ -1,4 +1,4 @@
-"""The source "faults": calls that show publicly reported faults of kernels. On torch's own CPU each group finds what is known
+"""The source "faults": calls that show publicly reported faults of kernels. On torch's own CPU each group finds the known faults
 to be wrong there, and nothing else; on the simulated device a planted fault of the kind is found."""
 
 import collections
@@ -16,7 +16,7 @@ from op_tools._conformance.verdict import Judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce.. is in beta")
 CASES = list(fault_cases())
-# What is wrong in torch 2.13's CPU kernels (docs/conformance.md); by group: operator -> dtypes.
+# Faults of torch 2.13's CPU kernels (docs/conformance.md); by group: operator -> dtypes.
 FLOATS, NARROW, EXACT = (
     frozenset(("float32", "bfloat16")),
     frozenset(("bfloat16", "float16")),

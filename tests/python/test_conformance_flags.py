@@ -51,7 +51,7 @@ def changed(name):
 
 @pytest.fixture(autouse=True)
 def _one_parser(monkeypatch):
-    """Making one takes longer than most of these commands."""
+    """To make it takes longer than most of these commands."""
     monkeypatch.setattr("op_tools.__main__.parser_of", _PARSER)
 
 
@@ -69,7 +69,7 @@ def written(name, cases):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Cases run in this process, without the self-test: what is tested here is before and after them."""
+    """Cases run in this process, without the self-test: these tests are about the work before and after them."""
 
     def work_through(items, start, work, **_):
         start()

@@ -1,4 +1,4 @@
-"""What was not looked at is never said to be all right: each tool and command, each kind of not looking."""
+"""Calls that were not looked at are never all right: each tool and command, each kind of not looking."""
 
 import copy
 import json

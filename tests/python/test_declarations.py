@@ -1,4 +1,4 @@
-"""Options and rows are declared once, in C++: what is made from the declarations is what they say now."""
+"""Options and rows are declared once, in C++: the files made from the declarations fit them."""
 
 import dataclasses
 import importlib.util

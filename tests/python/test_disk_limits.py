@@ -1,5 +1,5 @@
 """OpCapture and the size of the disk: max_gb, min_free_gb, the hint how to limit. A capture that stops leaves the program,
-its results, and what was written alone."""
+its results, and written files alone."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever happens to the disk while OpCapture writes: one clear error, capture off, and the program's result unchanged."""
+"""Whatever happens to the disk while OpCapture writes: a single clear error, capture off, and the program's result unchanged."""
 
 import shutil
 import subprocess
@@ -78,7 +78,7 @@ def test_too_long_path(layout, python):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_too_many_open_files(layout, python):
-    # The container takes its one file when the first call is written.
+    # The container takes its file when the first call is written.
     when = 4 if layout == "folders" else -1
     error = one_error(
         python(
@@ -136,7 +136,7 @@ def test_full_disk(layout, python, small_disk, replay):
     report = replay(small_disk, "--acc_check", "-q")
     summary = report.summary
     assert summary["differs"] == 0 and summary["agrees"] == summary["bit_equal"] > 5
-    # What the full disk cut off is named; all else is whole.
+    # Files that the full disk cut off are named; all others are whole.
     assert len(report.json["problems"]) <= 2 and all("cut off" in problem for problem in report.json["problems"])
 
 
@@ -167,5 +167,5 @@ def test_every_tool_that_writes_says_it_once_and_leaves_the_program_alone(tool, 
         folder = "/proc/self/out"
     done = python(WRITERS.replace("TOOL", tool).replace("FOLDER", repr(str(folder))))
     errors = [line for line in done.stderr.splitlines() if "op_tools error" in line]
-    assert len(errors) == 2, done.stderr  # one for each level
+    assert len(errors) == 2, done.stderr  # an error for each level
     assert all(tool in line and str(folder) in line and "goes on" in line for line in errors)

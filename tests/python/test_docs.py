@@ -1,4 +1,4 @@
-"""What the docs say is true: snippets run, commands and flags exist, links and paths lead somewhere, and every public name
+"""The docs are true: snippets run, commands and flags exist, links and paths lead somewhere, and every public name
 has a docstring that names its arguments."""
 
 import argparse
@@ -35,7 +35,7 @@ def text_of(page):
 
 
 def python_of(page):
-    """The Python blocks of a page, and what a comment `<!-- setup: ... -->` adds, in the lines where they stand."""
+    """The Python blocks of a page, and those of a comment `<!-- setup: ... -->`, in the lines where they stand."""
     text = text_of(page)
     code = [""] * (text.count("\n") + 1)
     for block in re.finditer(r"^```python\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", text, re.MULTILINE | re.DOTALL):
@@ -66,7 +66,7 @@ def test_cpp_snippets_are_in_examples_that_are_compiled():
 
 
 def commands_of(page):
-    """Lines of blocks without a language, and code in sentences, that begin with one of our programs."""
+    """Lines of blocks without a language, and code in sentences, that begin with a program of ours."""
     text = text_of(page)
     blocks = [
         body.replace("\\\n", " ").replace("\n    [", " [") for language, body in FENCE.findall(text) if not language
@@ -181,7 +181,7 @@ def test_performance_page_is_made_of_the_tables(monkeypatch):
 
 
 def public_members(scope, name):
-    """(name, object) of a class or function, and of what a class defines that users see."""
+    """(name, object) of a class or function, and of the members of a class that users see."""
     yield name, scope
     if not inspect.isclass(scope) or not scope.__module__.startswith("op_tools"):
         return
@@ -221,7 +221,7 @@ def arguments_of(member):
     return [one.name for one in parameters if one.name not in ("self", "cls") and one.kind not in kinds]
 
 
-# Made by a function, which describes what they are made of; users make none of them.
+# Made by a function, which describes their parts; users make none of them.
 MADE_BY_US = {"op_tools.Feature", "op_tools.sim_device.Fault", "op_tools.sim_device.Latency"}
 
 

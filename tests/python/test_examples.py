@@ -1,4 +1,4 @@
-"""The examples run and say what they are there to say."""
+"""The examples run and show their points."""
 
 import json
 import os
@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fits(out):
-    """80 columns, but for paths, which are one word."""
+    """80 columns, but for paths, which are single words."""
     return [line for line in out.splitlines() if len(line) > 80 and max(map(len, line.split())) < 50]
 
 
 def pasted(out, first):
-    """What a shell makes of the printed command that begins so: its exit status."""
+    """The exit status of the printed command that begins so, run by a shell."""
     lines = out[out.index(first) :].splitlines()
     command = []
     for line in lines:
@@ -66,7 +66,7 @@ def test_bring_up_names_the_wrong_operator_replays_it_and_lives_without_it(build
     assert wrong == out.count("called at ") == out.count("   saved in ") == 2
     assert pasted(out, "OP_TOOLS_SIM_FAULTS=") == 1
     assert "torch.nn.functional.relu 0th input grad" in out
-    assert "the loss is what it should be" in out
+    assert "the loss is right" in out
     assert "demo_bring_up.py:" in out
 
 

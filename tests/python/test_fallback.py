@@ -317,7 +317,7 @@ def test_no_grad_inference_mode_and_integers(level):
     assert "aten::mul.Tensor" in ran(tool)
 
 
-# --- What torch's own cpu_fallback gets wrong ------------------------------------------------------------------------------
+# --- Mistakes of torch's own cpu_fallback ----------------------------------------------------------------------------------
 
 
 def test_known_failure_wrong_output_device_after_a_cpu_scalar(level):
@@ -519,7 +519,7 @@ def test_under_autocast_dtypes_are_the_devices(level, dtype):
     assert "aten::linear" in ran(tool) or "aten::addmm" in ran(tool)
 
 
-# --- What the device does not have -----------------------------------------------------------------------------------------------
+# --- Gaps of the device ----------------------------------------------------------------------------------------------------------
 
 
 def test_on_missing_runs_only_what_the_device_lacks(level):
@@ -769,7 +769,7 @@ def test_both_kinds_of_checkpoint_restore_their_random_numbers(level):
 
 
 def test_backward_runs_the_programs_code_in_one_thread_as_without(level):
-    """Nodes of the CPU run in the caller's thread, those of a device in one of their own: a program sees one of them."""
+    """Nodes of the CPU run in the caller's thread, those of a device in a thread of their own: a program sees either."""
     weight = on_device(6, 6).requires_grad_()
 
     def train(tool=None):
@@ -787,7 +787,7 @@ def test_backward_runs_the_programs_code_in_one_thread_as_without(level):
             z = y.exp() * y.relu()
         z.register_hook(lambda _: note(None))
         if tool:
-            tool.stop()  # the graph is what counts, not the scope
+            tool.stop()  # the graph counts, not the scope
         z.sum().backward()
         return len(seen)
 
@@ -911,7 +911,7 @@ def test_calls_that_are_listed_are_the_same_in_every_run_and_can_be_chosen(tmp_p
     assert both == {"aten::addmm": 2, "aten::tanh_backward": 2}
     again = [json.loads(line) for line in (tmp_path / "third.0").read_text().splitlines()]
     moved = {linear[1]["of_call"], backward[0]["of_call"]}
-    assert moved < {one["of_call"] for one in again} < set(by_item[0]), "without the backward of what moved"
+    assert moved < {one["of_call"] for one in again} < set(by_item[0]), "without the backward of moved calls"
 
 
 def test_on_copies_everything_is_what_it_was():
@@ -940,7 +940,7 @@ def test_an_error_that_the_device_reports_late_reaches_the_program(target):
     x = torch.ones(3, device="sim")
     outside = torch.tensor([5], device="sim")
     for _ in range(3):
-        x.gather(0, outside - 5)  # from the third one on it runs later
+        x.gather(0, outside - 5)  # from the third call on it runs later
     torch.accelerator.synchronize()
     x.gather(0, outside)
     with (

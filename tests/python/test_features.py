@@ -1,4 +1,4 @@
-"""apply_feature: one tool for some operators, and only where a condition says so."""
+"""apply_feature: a tool for some operators, and only where a condition says so."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_a_condition_that_raises_is_told_once_and_counts_as_no(monkeypatch, capf
     told = capfd.readouterr().err
     assert told.count("nothing_of_this_name") == 1
     assert "the condition of OpObserve failed on torch.add" in told
-    assert seen(lambda a: a.dtype == torch.float16) == []  # takes one argument, add has two
+    assert seen(lambda a: a.dtype == torch.float16) == []  # takes a single argument, add has two
     monkeypatch.delenv("OP_TOOLS_LOG_LEVEL")
     op_tools._C.reload_log_level()
 

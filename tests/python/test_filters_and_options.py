@@ -1,4 +1,4 @@
-"""Which calls a tool sees, where its settings come from, what it says when one of them is wrong, and its lines."""
+"""Which calls a tool sees, where its settings come from, its errors about wrong settings, and its lines."""
 
 import re
 
@@ -10,7 +10,7 @@ import op_tools
 
 
 class Names(op_tools.Hook):
-    """Remembers what it was asked about."""
+    """Remembers the questions that it was asked."""
 
     def __init__(self):
         self.seen = []

@@ -319,7 +319,7 @@ def test_a_container_is_exported_as_its_folders(tmp_path):
     assert formats.read_dump(tmp_path / "out").calls[0].name == "torch.tanh"
 
 
-# --- What is refused ------------------------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_true_pickle_is_refused_and_not_run(golden, tmp_path):
@@ -477,7 +477,7 @@ def test_mutated_files_give_errors_only(seed, golden, tmp_path):
     assert not said or str(folder) in said
 
 
-# --- What a format does not tell ----------------------------------------------------------------------------------------
+# --- Gaps of a format ---------------------------------------------------------------------------------------------------
 
 
 def exported(work, folder, format):
@@ -516,7 +516,7 @@ def other_arguments():
 
 
 def test_troubleshooter_does_not_tell_numbers(tmp_path, replay):
-    """`training=True` and its like are not in the files: what comes out otherwise is not judged."""
+    """`training=True` and its like are not in the files: other results are not judged."""
     exported(other_arguments, tmp_path, "troubleshooter")
     done = replay(tmp_path / "calls", "--acc_check")
     assert done.summary["differs"] == 0, done.out
@@ -535,7 +535,7 @@ def test_a_wrong_call_of_troubleshooter_is_found_where_it_can_have_no_other_argu
 
 
 def test_inputs_of_troubleshooter_are_those_of_after_the_call(tmp_path, replay):
-    """It saves them when the call has returned: where the call changed them they are not what it read."""
+    """It saves them when the call has returned: where the call changed them they are not its inputs."""
     x = torch.arange(1.0, 13).reshape(3, 4)
     exported(lambda: x.mul_(x.clone()), tmp_path, "troubleshooter")
     (path,) = tmp_path.glob("calls/**/torch.Tensor.mul_/*/input.pth")

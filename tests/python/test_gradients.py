@@ -31,7 +31,7 @@ def flat(value):
 
 
 def close(captured, expected):
-    """One list of gradients against another: None where there is none, the same bits elsewhere."""
+    """A list of gradients against another: None where there is none, the same bits elsewhere."""
     assert len(captured) == len(expected)
     for got, want in zip(captured, expected, strict=True):
         assert (got is None) == (want is None)
@@ -41,7 +41,7 @@ def close(captured, expected):
 
 
 def alone(function, tensors, grad_outputs):
-    """torch.autograd.grad of one call on fresh copies; None for a tensor that takes no gradient."""
+    """torch.autograd.grad of a call on fresh copies; None for a tensor that takes no gradient."""
     leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in tensors]
     outputs = [o for o in flat(function(*[x.clone() for x in leaves])) if o.requires_grad]
     wanted = [x for x in leaves if x.requires_grad]
@@ -51,7 +51,7 @@ def alone(function, tensors, grad_outputs):
 
 Pair = namedtuple("Pair", "first second")
 
-# What one call looks like: a function of tensors, and the tensors. The tensors stand in the call in this order.
+# Forms of a call: a function of tensors, and the tensors. The tensors stand in the call in this order.
 CALLS = {
     "linear on 3-D input": (lambda x, w, b: F.linear(x, w, b), [t(2, 3, 4), t(5, 4), t(5)]),
     "keyword tensors": (lambda x, w, b: F.linear(input=x, weight=w, bias=b), [t(2, 3, 4), t(5, 4), t(5)]),
@@ -202,7 +202,7 @@ def written_by_index(y):
 def test_an_output_that_is_a_view_and_is_written_in_place_later_has_its_gradient(product, use, gradient, captured):
     x, w, b = t(2, 3, 4).requires_grad_(), t(5, 4).requires_grad_(), t(5).requires_grad_()
     with op_tools.OpCapture(ops=["torch.nn.functional.linear", "torch.functional.einsum"]) as tool:
-        # A view of what was made of six rows; that of linear is none in torch 2.14 and newer.
+        # A view of a result of six rows; that of linear is none in torch 2.14 and newer.
         y = F.linear(x, w, b) if product == "linear" else torch.einsum("bik,ok->bio", x, w)
     assert y._is_view() or product == "linear"
     use(y).backward()
@@ -225,7 +225,7 @@ def test_parts_that_are_copied_into_a_whole_have_their_gradients(captured):
     close(first.gradients("outputs"), [weights[:, :2]])
     close(first.gradients("inputs"), [None, weights[:, :2]])
     close(second.gradients("outputs"), [weights[:, 2:]])
-    close(second.gradients("inputs"), [torch.zeros(3, 2), two.grad])  # nothing is left of what it wrote over
+    close(second.gradients("inputs"), [torch.zeros(3, 2), two.grad])  # nothing is left of overwritten values
 
 
 def test_out_argument_is_recorded_as_it_was_before_the_call_and_after_it(captured):
@@ -425,7 +425,7 @@ def test_checkpointed_calls_have_their_gradients_once(reentrant, captured):
 
 
 def test_calls_of_a_backward_pass_inside_another_are_seen(captured):
-    """torch.autograd.backward runs twice then, the inner one in the same thread: a call of its own."""
+    """torch.autograd.backward runs twice then, the inner pass in the same thread: a call of its own."""
     w = t(4, 4).requires_grad_()
 
     def inner(x):

@@ -1,4 +1,4 @@
-"""The callbacks for training loops of others, and what the launcher does under torchrun and with compiled scripts."""
+"""The callbacks for training loops of others, and the launcher under torchrun and with compiled scripts."""
 
 import json
 
@@ -142,7 +142,7 @@ for step in range(2):
     model(torch.full((3, 4), float(dist.get_rank() + 1))).sum().backward()
     optimizer.step()
 line = f"rank {dist.get_rank()} {[round(p.sum().item(), 4) for p in model.parameters()]}\\n"
-os.write(1, line.encode())  # at once: the ranks share one pipe
+os.write(1, line.encode())  # at once: the ranks share a pipe
 time.sleep(1)  # gloo's thread frees the last gradient's work; where Python ends first, torch aborts
 dist.destroy_process_group()
 """
@@ -150,7 +150,7 @@ dist.destroy_process_group()
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 def test_the_launcher_under_torchrun(tmp_path):
-    """DDP in two processes: each writes to the folder of its rank, and trains what it trains without."""
+    """DDP in two processes: each writes to the folder of its rank, and trains as it trains without."""
     (tmp_path / "train.py").write_text(DDP)
     alone = launched("train.py", ranks=2, cwd=tmp_path)
     tools = ("-m", "op_tools", "run", "--capture", "--time", "--ops", "torch.nn.functional.*")
@@ -185,7 +185,7 @@ def program():
 
 alone = str(program())
 for level in ("torch", "aten"):
-    if rank:  # this process takes part in what the program does, and in nothing else
+    if rank:  # this process takes part in the program's work, and in nothing else
         program()
         continue
     with op_tools.OpAutoCompare(level=level) as tool:

@@ -88,7 +88,7 @@ def test_interrupt_in_a_hook_reaches_the_program_after_the_call_and_the_hook_sta
         with pytest.raises(kind):
             x.add_(1)
         x.add_(1)
-        assert x.tolist() == [2, 2]  # what it arrived in was the hook's: the operator ran
+        assert x.tolist() == [2, 2]  # it arrived in the hook: the operator ran
         assert hook.seen == (["before"] if where == "before" else ["before", "after"]) + ["before", "after"]
         assert tool._scope.hook_failures == 0
     assert torch.overrides._len_torch_function_stack() == 0
@@ -282,7 +282,7 @@ def test_mode_that_the_program_leaves_inside_a_call_does_not_keep_ours_on_the_st
 
 
 class Arrives:
-    """A trace function: raises at the n-th place where Python looks for what has arrived. These are the begin of a function,
+    """A trace function: raises at the n-th place where Python looks for arrived signals. These are the begin of a function,
     the end of a call, and a jump backward."""
 
     LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD")

@@ -1,4 +1,4 @@
-"""The command line: tools on programs that know nothing of them, and what helps when a result is empty."""
+"""The command line: tools on programs that know nothing of them, and help for an empty result."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Which file may know what. A line in the wrong file is found here, by name, before a reviewer has to.
+"""Which file may use which part. A line in the wrong file is found here, by name, before a reviewer has to.
 
 python tests/python/test_layering.py [CHECKOUT]     the folders, arrows, circles and imports of the Python package
 """
@@ -23,7 +23,7 @@ CODE = [
 ]
 PRODUCT = [path for path in CODE if not path.startswith(("tests/", "examples/"))]
 
-# what: (pattern, where it is looked for, files that may have it: a name, or a folder that ends with "/")
+# rule: (pattern, where it is looked for, files that may have it: a name, or a folder that ends with "/")
 RULES = {
     "torch's umbrella headers take 3 to 15 s each": (
         r'#include [<"](torch/extension\.h|torch/torch\.h|ATen/ATen\.h|torch/library\.h)',
@@ -63,7 +63,7 @@ RULES = {
     "one stopwatch": (
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
         PRODUCT,
-        # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and is what others wait
+        # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and others wait
         # for.
         [
             "src/timing/stopwatch.cpp",
@@ -130,7 +130,7 @@ RULES = {
     ),
 }
 
-# What each room may include of ours, besides itself. src/compare/metrics is the room compare/metrics.
+# The rooms of ours that each room may include, besides itself. src/compare/metrics is the room compare/metrics.
 MAY_INCLUDE = {
     "base": set(),
     "compat": set(),
@@ -273,7 +273,7 @@ PACKAGE = "op_tools"
 MADE = {"op_tools._C", "op_tools._sim", "op_tools._build_info"}  # by CMake
 DOOR = "op_tools._base.core"  # to op_tools._C
 
-# What the files of each folder may import of ours, besides those of the same folder. The files beside the folders are doors,
+# The folders of ours that the files of each folder may import, besides those of the same folder. The files beside the folders are doors,
 # which nothing in a folder imports.
 MAY_IMPORT = {
     "_base": set(),

@@ -1,4 +1,4 @@
-"""Where tools begin and end: threads that are gone, decorated generators and coroutines, what stop() imports.
+"""Where tools begin and end: threads that are gone, decorated generators and coroutines, imports of stop().
 tests/proofs/lifecycle.py does more of it, in any order."""
 
 import asyncio
@@ -31,7 +31,7 @@ def in_thread(function):
 @pytest.mark.parametrize("stop_in_thread", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 def test_tool_whose_thread_has_ended_is_stopped_anywhere_with_a_warning(level, stop_in_thread, capfd):
-    for _ in range(10):  # every second time the new thread had the number of the old one
+    for _ in range(10):  # every second time the new thread had the number of the old thread
         tool = op_tools.OpCapture(level=level)
         in_thread(lambda tool=tool: (tool.start(), torch.exp(X)))
         in_thread(tool.stop) if stop_in_thread else tool.stop()

@@ -1,5 +1,5 @@
 """A second look at two runs: the calls around a divergence captured by the printed commands, a run compared with a
-recording while it goes on, a run on the inputs of another one."""
+recording while it goes on, a run on the inputs of another run."""
 
 import json
 import os
@@ -50,7 +50,7 @@ print("loss", loss.item())
 sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 """
 FAULT = "scale:ops=aten::relu,call=6,scale=1.5"  # the third relu of step 1
-SECOND = "scale:ops=aten::addmm,call=7,scale=1.25"  # the last layer of step 1: its input is another one already
+SECOND = "scale:ops=aten::addmm,call=7,scale=1.25"  # the last layer of step 1: its input is different already
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_fault_is_caught_while_the_program_runs_and_its_call_is_saved(level, r
     assert "1 differ" in run(command, status=1).stdout
     saved = captured_names(tmp_path / "op_against_result")
     assert [(name.rpartition(".")[2].rpartition("::")[2], step) for name, _, step in saved] == [("relu", 1)]
-    # The recording goes on: the whole of it agrees with what was said.
+    # The recording goes on: the whole of it agrees with the report.
     (rank,) = op_tools.compare_runs(tmp_path / "a", tmp_path / "op_against_result").ranks
     assert rank.first.id_b == op_tools._runs.judged_captures.captured_calls(tmp_path / "op_against_result")[0].id
     assert rank.structure.steps_only_a == []

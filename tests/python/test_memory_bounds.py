@@ -1,4 +1,4 @@
-"""What a tool takes of memory does not grow with the calls: in bytes. tests/proofs/memory_bounds.py makes 100,000 of them."""
+"""The memory of a tool does not grow with the calls: in bytes. tests/proofs/memory_bounds.py makes 100,000 of them."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ import memory_bounds
 import op_tools
 
 CALLS, SIZE = 160, 1024
-TENSOR = 4 * SIZE * SIZE  # bytes of one result
+TENSOR = 4 * SIZE * SIZE  # bytes of a result
 
 
 @pytest.mark.parametrize("tool", [name for name in memory_bounds.TOOLS if name != "none"])

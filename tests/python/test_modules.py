@@ -276,9 +276,7 @@ def test_names_are_the_same_where_the_compiler_breaks_a_graph(captured):
         model(torch.ones(3, 4))
     calls = captured(capture)
     assert len(calls) == 2
-    assert (
-        calls[0].meta["module"] == "0.block" or calls[0].meta["module"] == "0"
-    )  # inside, what is compiled has no stack
+    assert calls[0].meta["module"] == "0.block" or calls[0].meta["module"] == "0"  # inside, compiled code has no stack
     assert calls[1].meta["module"] == "1"
 
 

@@ -1,4 +1,4 @@
-"""What is printed by default, what is counted, and what SIGTERM leaves."""
+"""Lines that are printed by default, calls that are counted, and files after SIGTERM."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def test_by_default_a_run_prints_its_summary_and_no_line_per_call(tool, python):
 
 
 def on_a_terminal(program, folder):
-    """What a program writes to a terminal's stderr."""
+    """The output of a program to a terminal's stderr."""
     ours, theirs = pty.openpty()
     path = os.pathsep.join([str(Path(op_tools.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     settings = {**os.environ, "PYTHONPATH": path, "OP_TOOLS_LOG_LEVEL": ""}
@@ -104,7 +104,7 @@ def test_printing_a_tensor_counts_nothing_at_the_aten_level_either(tmp_path):
         torch.neg(x)
     assert {row.op for row in observe.result().rows} == {"aten::neg"}
     assert text.count("tensor(") == 5
-    # A device that lacks what repr needs still gets it from the CPU.
+    # A device that lacks operators of repr still gets them from the CPU.
     lacking = op_tools.sim_device.fault("missing", ops="aten::abs|aten::isfinite|aten::ne.*|aten::masked_select")
     with lacking, op_tools.OpFallback(level="aten"):
         assert repr(on_device) == text[-len(repr(on_device)) :]

@@ -1,4 +1,4 @@
-"""Dataclasses, named tuples, arrays and numbers of numpy in captured files: they come back as what they were, and a file
+"""Dataclasses, named tuples, arrays and numbers of numpy in captured files: they come back as they were, and a file
 makes nothing but objects of imported classes, without running their code."""
 
 import dataclasses
@@ -160,7 +160,7 @@ def test_a_class_of_a_file_is_neither_imported_nor_run(monkeypatch, capfd):
 
 
 def test_tensors_of_a_dataclass_have_the_places_that_gradients_name(tmp_path):
-    """What walks the objects and what walks the values count the same tensors."""
+    """The walk over objects and the walk over values count the same tensors."""
     scale = torch.ones(2, requires_grad=True)
     seen = []
 

@@ -1,4 +1,4 @@
-"""OpObserve: the calls of a program, what they hold, and which shapes vary."""
+"""OpObserve: the calls of a program, their values, and which shapes vary."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def observed(function, **options):
 
 
 def statistics(tensor):
-    """Those of one tensor, as a row has them."""
+    """Those of a tensor, as a row has them."""
     _, rows = observed(lambda: torch.clone(tensor), ops="torch.clone")
     (row,) = rows
     return row["args"][0]
@@ -71,7 +71,7 @@ def wide(tensor):
 
 
 def same(number, expected):
-    """A number of a row, and one of torch's."""
+    """A number of a row, and a number of torch's."""
     number = {"nan": math.nan, "inf": INF, "-inf": -INF}.get(number, number)
     return number == expected or (math.isnan(number) and math.isnan(expected))
 
@@ -131,7 +131,7 @@ def test_the_hash_is_the_same_for_all_strides_and_devices(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_hash_of_a_part_is_the_devices_as_well(dtype):
-    """Words of eight bytes and chunks of 512: parts that begin within one, and that do not fill the last."""
+    """Words of eight bytes and chunks of 512: parts that begin within a chunk, and that do not fill the last."""
     x = sample(dtype, (1100,), False)
     for begin, end in [(0, 1), (0, 7), (1, 9), (3, 40), (5, 5 + 8), (8, 39), (0, 64), (0, 512), (1, 513), (7, 1100)]:
         expected = statistics(x[begin:end].clone())["hash"]
@@ -255,7 +255,7 @@ def test_dipus_variable_sets_the_detail_and_prints(monkeypatch, capfd):
 
 
 class TextModel(torch.nn.Module):
-    """A batch of sentences of one length; the next batch has another."""
+    """A batch of sentences of the same length; the next batch has another."""
 
     def __init__(self):
         super().__init__()
@@ -279,7 +279,7 @@ def test_dynamic_shapes_of_a_text_batch_are_found(level):
     result = observe.result()
     embedding = "torch.nn.functional.embedding" if level == "torch" else "aten::embedding"
     varying = [one for one in result.varying if one.op == embedding and one.phase == "forward"]
-    # The words' indices and what is looked up vary in dimension 1; the batch and the table of words do not.
+    # The words' indices and their vectors vary in dimension 1; the batch and the table of words do not.
     indices = 0 if level == "torch" else 1
     forward = {(one.of, one.tensor, one.dimension): one for one in varying}
     assert set(forward) == {("input", indices, 1), ("output", 0, 1)}

@@ -49,7 +49,7 @@ for step in range(3):
 
 @pytest.fixture
 def work(tmp_path, monkeypatch, capfd):
-    """op-tools one-iter in a folder with train.py: its exit status, and what it prints."""
+    """op-tools one-iter in a folder with train.py: its exit status and its output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -157,7 +157,7 @@ def test_yaml_is_read_where_there_is_a_library(tmp_path, monkeypatch):
 
 
 YAML = """
-# one model a line, the last one for all others
+# a model a line, the last line for all others
 Net: &net {forward: 1e-4, loss: 1.0e-6, exceptions: [{module: Net.fc2, kind: forward, limit: 0.5, why: "TF32, see #12"}]}
 Twin: *net
 "*": 0.25
@@ -229,7 +229,7 @@ def test_results_that_cannot_be_compared_are_no_agreement(tmp_path):
 
 
 class Attention(nn.Module):
-    """The gradient of the key's bias is zero but for rounding: softmax takes away what all scores have in common."""
+    """The gradient of the key's bias is zero but for rounding: softmax takes away a common part of all scores."""
 
     def __init__(self):
         super().__init__()

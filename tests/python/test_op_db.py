@@ -8,11 +8,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's test code imports what torch itself has deprecated
+    warnings.simplefilter("ignore")  # torch's test code imports modules that torch itself has deprecated
     import op_db
     from _op_database import Builder, different
 
-# Of each kind one: views, in place, several results, random numbers, sparse inputs, lists, a Python function, no tensor.
+# An operator of each kind: views, in place, several results, random numbers, sparse inputs, lists, a Python function, no tensor.
 OPERATORS = [
     "add",
     "t",

@@ -48,7 +48,7 @@ def matches() -> list[str]:
 
 
 def in_a_process_of_its_own() -> list[str]:
-    """Other tests import what registers more operators."""
+    """Other tests import modules that register more operators."""
     done = subprocess.run([sys.executable, __file__, "--print"], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -57,7 +57,7 @@ def test_what_the_table_matches_is_what_was_looked_at():
     header, *lines = LISTED.read_text().splitlines()
     present = in_a_process_of_its_own()
     if f"torch {torch.__version__.split('+')[0]}" not in header:
-        # Another torch has other operators: what both have must match the same rows.
+        # Another torch has other operators: those of both must match the same rows.
         both = set(operators_and_functions()) & {line.split(": ")[0] for line in lines}
         present, lines = ([line for line in some if line.split(": ")[0] in both] for some in (present, lines))
     assert present == lines, f"look at each difference, then ./dev run python {__file__}"

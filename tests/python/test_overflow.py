@@ -126,7 +126,7 @@ def test_a_nan_of_zero_times_a_given_infinity_has_a_producer(level):
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize("op", ["cat", "stack", "copy_", "add", "mul"])
 def test_a_fault_of_an_operator_hits_the_programs_calls_and_none_of_the_check(op, kind):
-    """With a fault in all calls of an operator, one that the check itself made would have its neighbours blamed."""
+    """With a fault in all calls of an operator, a call of the check itself would have its neighbours reported."""
     x = torch.randn(4, 4)
 
     def program():
@@ -242,7 +242,7 @@ def test_backward_has_producers_of_its_own(level):
     if level == "torch":
         assert (row.op, row.phase) == ("torch.sqrt", "backward")
     else:
-        assert row.op == "aten::div.Tensor"  # what sqrt's derivative is made of
+        assert row.op == "aten::div.Tensor"  # a part of sqrt's derivative
 
 
 class Root(torch.nn.Module):
@@ -427,7 +427,7 @@ def test_a_device_that_made_a_nan_is_shown_by_the_replay(level, every, tmp_path,
         with op_tools.sim_device.fault("nan", ops="mm", call=1):
             for _ in range(3):
                 torch.mm(a, b)
-        a.zero_()  # what the call was given is gone before the window is judged
+        a.zero_()  # the call's inputs are gone before the window is judged
 
     before = a.cpu().clone()
     result = checked(program, level=level, every=every, output_dir=tmp_path)
@@ -436,7 +436,7 @@ def test_a_device_that_made_a_nan_is_shown_by_the_replay(level, every, tmp_path,
     assert row.nan > 0 and row.not_saved is None
     assert torch.equal(op_tools.load_call(row.saved).args[0], before)
     again = replay(row.saved, "--acc_check")
-    assert again.status == 1, again.out  # without the fault the result is another one
+    assert again.status == 1, again.out  # without the fault the result is different
     assert "nan" in again.out.lower()
 
 
@@ -535,7 +535,7 @@ def test_training_on_a_device_is_the_same_under_it(level):
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_tensors_of_inference_mode_at_addresses_of_others(level):
     with op_tools.OpOverflowCheck(level=level) as tool:
-        for _ in range(50):  # what is freed here is taken there
+        for _ in range(50):  # memory that is freed here is taken there
             torch.ones(3) + 1
             with torch.inference_mode():
                 torch.ones(3) + 1
@@ -545,7 +545,7 @@ def test_tensors_of_inference_mode_at_addresses_of_others(level):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("max_saved", [0, 2])
 def test_an_infinity_that_was_there_is_not_the_in_place_calls_who_writes_over_it(level, max_saved):
-    # Nobody asked for these values before the call, and after it they are gone: what it makes of them is not its own.
+    # Nobody asked for these values before the call, and after it they are gone: its results of them are not its own.
     x = torch.tensor([1.0, INF])
     many = [torch.tensor([1.0, INF]), torch.ones(2)]
     shared = torch.tensor([INF, 1.0, 2.0, 3.0])
@@ -831,7 +831,7 @@ with op_tools.OpOverflowCheck(level=level, max_saved=0) as check:
     bad = torch.log(torch.full((5,), -1.0 if rank == 1 else 1.0))
     summed, sent, late = bad.clone(), bad.clone(), bad.clone()
     for tensor in (summed, sent, late):
-        tensor * 2  # what they hold before is known
+        tensor * 2  # their earlier values are known
     dist.all_reduce(summed)
     dist.broadcast(sent, 1)
     work = dist.all_reduce(late, async_op=True)

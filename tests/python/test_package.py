@@ -1,4 +1,4 @@
-"""What `cmake --install` and pip put on a machine works from there: programs, libraries, the CMake package, the wheel."""
+"""Files that `cmake --install` and pip put on a machine work from there: programs, libraries, the CMake package, the wheel."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def run(*command, **options):
 
 
 def libraries(binary):
-    """What the loader finds for a binary, name -> path."""
+    """The libraries that the loader finds for a binary, name -> path."""
     paths = {}
     for line in run("ldd", binary, env={**os.environ, "LD_LIBRARY_PATH": ""}).splitlines():
         name, _, path = line.strip().partition(" => ")
@@ -113,10 +113,10 @@ def test_a_program_without_python_captures_with_a_hook_of_its_own_and_the_captur
 
 
 def strange_symbols(library):
-    """What it exports and should not."""
+    """The symbols that it exports and should not."""
     lines = run("nm", "-DC", "--defined-only", library).splitlines()
     symbols = [line.split(" ", 2)[1:] for line in lines]
-    # Weak ones are what the compiler shares of inline functions: of the standard library's and torch's, too.
+    # Weak symbols are of inline functions that the compiler shares: of the standard library's and torch's, too.
     linkers = ("__bss_start", "_edata", "_end")
     strangers = [
         name for kind, name in symbols if kind not in "WVu" and "op_tools::" not in name and name not in linkers
@@ -137,7 +137,7 @@ def test_an_error_of_the_library_is_caught_outside(consumer):
 
 
 def configure_with_torch(version, source, folder, *options):
-    """What CMake says, on one line, when the torch that it finds says that it is of this version."""
+    """The line of CMake when the torch that it finds says that it is of this version."""
     root = folder / "torch"
     header = root / "include" / "torch" / "headeronly" / "version.h"
     header.parent.mkdir(parents=True)

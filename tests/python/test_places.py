@@ -16,7 +16,7 @@ ONES = torch.ones(2)
 
 
 class Calls(nn.Module):
-    """Calls what it was given, and the modules in it."""
+    """Calls its function, and the modules in it."""
 
     def __init__(self, work=None, **inner):
         super().__init__()
@@ -188,7 +188,7 @@ def test_one_line_that_two_modules_run(black_box):
 
 
 def test_modules_that_take_turns_on_one_line(black_box):
-    """The new one has often the address of the one before, and always its frames."""
+    """The new generator has often the address of the old one, and always its frames."""
 
     class Leaf(nn.Module):
         def forward(self):

@@ -160,7 +160,7 @@ def subclass_that_answers_for_its_sizes():
 
 
 def gradient_that_is_a_subclass():
-    # It has no memory: what a tool copies of it without its class would be read from nowhere.
+    # It has no memory: a tool's copy of it without its class would be read from nowhere.
     wrap = wrapper_class()
     weight = torch.randn(3, 4, requires_grad=True)
     (gradient,) = torch.autograd.grad(F.relu(weight * 2), weight, wrap(x(3, 4)))
@@ -212,7 +212,7 @@ def hooks_of_tensors():
 
 
 def failing_everywhere():
-    """An exception in each place where a program's own code may run below torch: it arrives, and what follows works."""
+    """An exception in each place where a program's own code may run below torch: it arrives, and later calls work."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.checkpoint import checkpoint
 
@@ -392,7 +392,7 @@ def checkpointed():
 
 
 def checkpoint_that_stops_early():
-    """The second forward ends in an exception of Python's, thrown through operators, as soon as it has what it needs."""
+    """The second forward ends in an exception of Python's, thrown through operators, as soon as it has its tensors."""
     from torch.utils.checkpoint import checkpoint
 
     a = x(4, 4).requires_grad_()
@@ -522,7 +522,7 @@ def test_program_gives_the_same_with_all_tools_on(program, capfd, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_training_is_the_same_with_all_tools_entered_and_left_in_any_order(seed, capfd, monkeypatch):
-    """One step each while tools come and go: nested, interleaved, entered again."""
+    """A step each while tools come and go: nested, interleaved, entered again."""
     monkeypatch.setenv("OP_CAPTURE_FORMAT", "container")
     expected = train("lenet", "adam", steps=24, batch=4)
     chance = random.Random(seed)
@@ -623,7 +623,7 @@ def test_operator_that_is_registered_inside_a_scope_is_seen_and_works_afterwards
 
 
 def test_operator_that_went_and_came_again_is_left_out_once(python):
-    # The first one is met inside a scope, so it holds no registration of ours, and goes.
+    # The first operator is met inside a scope, so it holds no registration of ours, and goes.
     done = python("""
 import torch, op_tools
 

@@ -1,4 +1,4 @@
-"""What our writer writes, torch.load reads: values from tests/cpp/write_sample_pth.cpp. And the other way round."""
+"""torch.load reads the files of our writer: values from tests/cpp/write_sample_pth.cpp. And the other way round."""
 
 import collections
 import shutil
@@ -235,7 +235,7 @@ def test_what_torch_save_wrote_comes_back_from_our_reader(build_dir, tmp_path, p
     values = _python_values()
     for name, value in values.items():
         torch.save(value, tmp_path / f"{name}.pth", pickle_protocol=protocol)
-    # Kinds that come back as what stands for them.
+    # Kinds that come back as their substitutes.
     stand_ins = {
         "slices": ((slice(1, None, 2), ...), ({"__slice__": (1, None, 2)}, {"__ellipsis__": True})),
         "returned": (torch.return_types.max((torch.ones(1), torch.zeros(1))), (torch.ones(1), torch.zeros(1))),

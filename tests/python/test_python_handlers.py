@@ -135,7 +135,7 @@ class Names(op_tools.Hook):
 
 dist.init_process_group("gloo", init_method="file://{store}", rank=0, world_size=1)
 x = distribute_tensor(torch.randn(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
-x.mm(x).relu()  # what a placement needs is computed once
+x.mm(x).relu()  # values for a placement are computed once
 with op_tools.HookScope(Names(), level="aten"):
     x.mm(x).relu()
 dist.destroy_process_group()

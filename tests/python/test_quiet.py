@@ -1,4 +1,4 @@
-"""What a tool runs gives no warnings: the program has those of its own calls, once."""
+"""Calls of a tool give no warnings: the program has those of its own calls, once."""
 
 import threading
 import warnings

@@ -1,4 +1,4 @@
-"""Which calls are random is decided by what happened, not by a part of a name."""
+"""Which calls are random is decided by observation, not by a part of a name."""
 
 import pytest
 import torch

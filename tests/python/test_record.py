@@ -1,4 +1,4 @@
-"""OpRecord: what a run's file says of its calls, tensors and their producers, and what is left when the run ends badly."""
+"""OpRecord: a run's file has its calls, tensors and their producers; and the file of a run that ends badly."""
 
 import json
 import os
@@ -22,7 +22,7 @@ LEVELS = ["torch", "aten"]
 
 
 def record(work, tmp_path, **options):
-    """What a run of `work` leaves."""
+    """The recording of a run of `work`."""
     with op_tools.OpRecord(output_dir=tmp_path, **options) as tool:
         work(tool)
     result = tool.result()
@@ -256,7 +256,7 @@ def test_parameters_buffers_inputs_and_gradients_have_names(tmp_path):
     }
     named = {f"grad:Net.{name}" for name, _ in model.named_parameters()}
     assert gradients | linked and gradients <= named
-    # After the optimizer's step the parameter is what the optimizer made, and still has its name.
+    # After the optimizer's step the parameter is a result of the optimizer, and still has its name.
     second = calls_of(recording, "torch.nn.functional.linear")[2]
     weight = tensor_at(second.inputs, "args[1]")
     assert (weight.origin, weight.name) == ("call", "Net.fc1.weight")
@@ -397,7 +397,7 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_call_that_is_like_one_before_has_its_own_arguments(level, tmp_path):
-    """What is known of the first call's arguments is said of no other: each alone, then all of them, twice."""
+    """Facts about the first call's arguments are said of no other call: each alone, then all of them, twice."""
 
     def said(recording):
         return [
@@ -455,7 +455,7 @@ def test_backward_calls_know_their_forward_call(level, tmp_path):
 
 
 def test_modules_that_share_one_and_modules_that_come_and_go_have_their_own_paths(tmp_path):
-    """What a thread remembers of its stack of modules is found by their addresses."""
+    """A thread's notes of its stack of modules are found by their addresses."""
 
     class Inner(torch.nn.Module):
         def forward(self, x):

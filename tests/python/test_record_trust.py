@@ -1,4 +1,4 @@
-"""OpRecord: what a call wrote is read again, a device under suspicion is not asked, traces of compilers are no calls."""
+"""OpRecord: written memory is read again, a device under suspicion is not asked, traces of compilers are no calls."""
 
 import os
 import signal
@@ -79,7 +79,7 @@ def test_a_wrong_operator_that_statistics_are_made_of_is_named(op, jitter, tmp_p
 
 
 def chain(device, path, faults=(), first=6):
-    """Calls of one kind, then `faults`, then one of another kind."""
+    """Calls of a kind, then `faults`, then a call of another kind."""
     torch.manual_seed(0)
     x = torch.randn(8, 8).to(device)
     tool = op_tools.OpRecord(output_dir=path, level="aten").start()
@@ -99,7 +99,7 @@ def test_statistics_of_a_device_that_turns_out_wrong_are_in_doubt(tmp_path, caps
     sound = chain("sim", tmp_path / "sound")
     assert sound.statistics_on_host == [] and sound.statistics_in_doubt == 0
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "sound")]) == 0
-    # Nothing of the program is wrong; what the first calls' statistics were made of may have been.
+    # Nothing of the program is wrong; the values of the first calls' statistics may have been.
     result = chain("sim", tmp_path / "b", [sim.fault("scale", ops="sum", scale=1.05)])
     assert result.statistics_on_host == ["sim"] and result.statistics_in_doubt > 0 and result.ended_early == ""
     recording = op_tools.read_recording(result.path)

@@ -1,4 +1,4 @@
-"""What was captured of real training runs runs again, by the program without Python and by the Python module."""
+"""Captured calls of real training runs run again, by the program without Python and by the Python module."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def module(monkeypatch):
     return MODULE
 
 
-# Without a result that could be compared: their memory is what it happens to be.
+# Without a result that could be compared: their memory has any values.
 UNINITIALISED = {
     "torch.empty",
     "torch.empty_like",
@@ -59,7 +59,7 @@ PYTHON_ONLY = {"torch.nn.functional.multi_head_attention_forward"}
 
 
 def assert_adds_up(report):
-    """Every call has one outcome, and the summary counts them all."""
+    """Every call has a single outcome, and the summary counts them all."""
     counts = Counter(call["status"] for call in report.calls)
     summary = report.summary
     assert len(report.calls) == summary["calls"] == summary["ran"] + summary["could_not_run"]

@@ -1,4 +1,4 @@
-"""op-tools repro: what its scripts hold, that they agree with OpAutoCompare, and what hostile files can do."""
+"""op-tools repro: the content of its scripts, their agreement with OpAutoCompare, and hostile files."""
 
 import contextlib
 import io
@@ -53,7 +53,7 @@ def saved_failure(work, kind, level="torch", **fault):
 
 
 def captured(work):
-    """The folder of the one call of `work`."""
+    """The folder of the only call of `work`."""
     with op_tools.OpCapture() as capture:
         work()
     (folder,) = Path(capture.result().root).glob("*/*")
@@ -87,7 +87,7 @@ def linear():
 
 
 def evaluated(text, **names):
-    """What an expression of a script gives."""
+    """The value of an expression of a script."""
     return eval(text, {"torch": torch, "inf": math.inf, "nan": math.nan, **names})  # noqa: S307
 
 
@@ -232,7 +232,7 @@ def test_modules_to_import_are_names(tmp_path, name):
 
 
 def inputs_of(folder, plan=None):
-    """What the script's inputs() gives, run here."""
+    """The result of the script's inputs(), run here."""
     saved = read(folder)
     script = write(saved, plan or Plan("cpu"), "side.pth", "")
     text = script.text.split('if __name__ == "__main__":')[0]
@@ -411,7 +411,7 @@ def test_a_call_on_the_cpu_is_judged_by_float64(function, inputs, said, capsys):
 
 
 def said_by(folder, device="cpu"):
-    """What the script of a call prints last, run in this process; None: the call has no form in a script."""
+    """The last line of the script of a call, run in this process; None: the call has no form in a script."""
     arguments = [folder, "--acc_check", "--device", device, "--expected", "expected.pth", "--quiet", "--no_summary"]
     run_op_from_data(arguments)
     (checks,) = torch.load("expected.pth", weights_only=True).values()
@@ -580,7 +580,7 @@ def test_what_a_step_returns_is_given_to_the_next_in_cpp():
 
 
 def test_numbers_without_dimensions_keep_their_dtype_in_cpp():
-    """view({}) of C++ is one of another dtype."""
+    """view({}) of C++ is a view in another dtype."""
     number, factors = torch.tensor(2.0), torch.rand(3)
     text = cpp_of(lambda: torch.mul(factors, number))
     assert ".reshape({})" in text and ".view({})" not in text

@@ -57,7 +57,7 @@ def test_tables_are_sorted_limited_and_say_what_is_left(kind):
     limited = result.table(row_limit=1).splitlines()
     assert f"... and {len(rows) - 1} more rows" in "\n".join(limited)
     ops = [line.split() for line in result.table(sort_by="op", row_limit=-1).splitlines()]
-    titles = next(words for words in ops if "op" in words)  # a table may begin with what was looked at
+    titles = next(words for words in ops if "op" in words)  # a table may begin with the account
     place = titles.index("op")
     named = [
         words[place]

@@ -32,7 +32,7 @@ PROGRAMS = {
 
 
 def saved_by(tool, program, level, folder):
-    """The folder of the one call of the program that the tool saved."""
+    """The folder of the only call of the program that the tool saved."""
     module, op, make_input = PROGRAMS[program]
     torch.manual_seed(3)
     model, x = module(), make_input()

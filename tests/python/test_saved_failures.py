@@ -12,7 +12,7 @@ import op_tools.sim_device as sim
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's test code imports what torch itself has deprecated
+    warnings.simplefilter("ignore")  # torch's test code imports modules that torch itself has deprecated
     import saved_failures
 
 # Of each kind some: elementwise, sums, in place, several results, indices, views, lists, float32 scalars, convolutions,
@@ -67,7 +67,7 @@ def test_verdict_limits_and_numbers_are_the_live_ones(name, quiet):
 
 
 def live_and_replayed(tmp_path, work, kind="scale", **fault):
-    """The live rows of the one failure of `work`, and those of its replay."""
+    """The live rows of the only failure of `work`, and those of its replay."""
     with sim.fault(kind, **fault), op_tools.OpAutoCompare(level="torch") as tool:
         work()
     (folder,) = {row["saved"] for row in tool.result().failures}

@@ -108,11 +108,11 @@ def test_tool_is_a_decorator_that_keeps_name_and_result():
 
     @scope(hook)
     def work(value, *, factor=1):
-        """What it does."""
+        """Its purpose."""
         return torch.exp(X) * value * factor
 
     assert torch.equal(work(2, factor=3), torch.exp(X) * 6)
-    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+    assert (work.__name__, work.__doc__) == ("work", "Its purpose.")
     assert hook.seen == ["exp"]
 
 
@@ -153,7 +153,7 @@ def test_generator_that_holds_a_scope_may_end_after_another_scope_began(level):
 
 
 def in_thread(function):
-    """Runs it in a thread of its own; what it raised is raised here."""
+    """Runs it in a thread of its own; its exception is raised here."""
     result = []
 
     def body():

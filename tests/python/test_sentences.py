@@ -49,7 +49,7 @@ def test_nothing_is_decided_by_a_sentence():
         for path in sorted(PACKAGE.rglob("*.py"))
         for line, text in sentences(path.read_text())
     ]
-    assert decided == [], "the core has tokens for what is decided; give the row one"
+    assert decided == [], "the core has tokens for decisions; give the row a token"
 
 
 def test_each_way_to_compare_is_seen():

@@ -1,4 +1,4 @@
-"""The simulated device is one that torch and usual programs can live with: memory, streams, events, random numbers, files."""
+"""Torch and usual programs work with the simulated device: memory, streams, events, random numbers, files."""
 
 import copy
 import io
@@ -325,7 +325,7 @@ def test_copies_wait_unless_they_are_told_not_to():
     source = torch.ones(4)
     x.copy_(source, non_blocking=True)
     source.fill_(9)
-    assert x.tolist() == [1] * 4, "what the device reads later was set aside"
+    assert x.tolist() == [1] * 4, "memory that the device reads later was set aside"
 
 
 def test_events_measure_the_device():
@@ -435,7 +435,7 @@ with sim.latency({"mul.Tensor": 20000}):
 """)
 
 
-# --- What programs do
+# --- Programs
 
 
 def saved(tensor):

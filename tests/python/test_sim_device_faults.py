@@ -1,4 +1,4 @@
-"""Every kind of fault does what it says, to the calls that were asked for, and counts how often."""
+"""Every kind of fault acts as its name says, on the calls that were asked for, and counts how often."""
 
 import signal
 import subprocess
@@ -110,7 +110,7 @@ def test_mutate_input_changes_what_must_not_be_and_no_version_counter():
     assert different(x, host) == 1 and x._version == version
     with sim.fault("mutate_input", ops="add_.Tensor") as none:
         x.add_(1)
-    assert fault.hits == 1 and none.hits == 0, "what an operator writes to is not its input"
+    assert fault.hits == 1 and none.hits == 0, "the output of an operator is not its input"
 
 
 def test_mutate_input_changes_an_expanded_input():
@@ -180,7 +180,7 @@ def test_strides_gives_the_values_in_another_layout():
         result = x * x
         row = x[0] * x[0]
     assert result.stride() == (1, 4) and different(result, host * host) == 0
-    assert row.stride() == (1,) and fault.hits == 1, "one dimension has one layout"
+    assert row.stride() == (1,) and fault.hits == 1, "a single dimension has a single layout"
 
 
 def test_late_write_arrives_when_the_device_is_waited_for():
@@ -192,7 +192,7 @@ def test_late_write_arrives_when_the_device_is_waited_for():
         y.add_(1)
         before = y.cpu()
     assert fault.hits == 2
-    assert different(before, host) == 0, "what is written in place is what it was"
+    assert different(before, host) == 0, "a tensor that is written in place is unchanged"
     assert different(late, torch.zeros(8, 8)) == 0
     torch.sim.synchronize()
     assert different(late, host.tanh()) == different(y, host + 1) == 0
@@ -410,7 +410,7 @@ print(torch.mm(x, x).tolist())
 """)
     lines = done.stdout.splitlines()
     assert [text for (_, _, text), line in zip(WRONG_VARIABLES, lines, strict=False) if text not in line] == []
-    assert lines[-1] == "[[2.0, 2.0], [2.0, 2.0]]", "what was refused planted nothing"
+    assert lines[-1] == "[[2.0, 2.0], [2.0, 2.0]]", "a refused fault planted nothing"
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

@@ -40,7 +40,7 @@ class Transformer(nn.Module):
 
 
 class Words(nn.Module):
-    """Embeddings of the grey values, one table sparse in its use, one a bag."""
+    """Embeddings of the grey values, a table that is sparse in its use, and a bag."""
 
     def __init__(self):
         super().__init__()

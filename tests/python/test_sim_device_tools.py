@@ -1,4 +1,4 @@
-"""op_tools on a device that is not the CPU: what is captured there, and where it can be replayed."""
+"""op_tools on a device that is not the CPU: captured calls, and where they can be replayed."""
 
 from pathlib import Path
 

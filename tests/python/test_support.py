@@ -1,4 +1,4 @@
-"""op-tools support: what a device runs. The proof support_tables runs all of torch's samples against the predictions."""
+"""op-tools support: the operators that a device runs. The proof support_tables runs all of torch's samples against the predictions."""
 
 import csv
 import json
@@ -171,7 +171,7 @@ def test_what_a_conformance_result_found_is_in_the_table_and_in_the_analysis(tab
 
 @pytest.mark.filterwarnings("ignore")
 def test_predictions_are_what_really_runs(monkeypatch, quiet):
-    """A share of what the proof support_tables does: every fifth function of torch's samples, 40 operators removed."""
+    """A share of the proof support_tables: every fifth function of torch's samples, 40 operators removed."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "proofs"))
     import support_tables as proof
 

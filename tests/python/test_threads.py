@@ -13,7 +13,7 @@ LEVELS = ["torch", "aten"]
 
 
 def in_thread(work, **options):
-    """What `work` returns or raises in a thread of its own."""
+    """The result or the exception of `work` in a thread of its own."""
     outcome = []
 
     def run():

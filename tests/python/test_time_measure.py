@@ -74,7 +74,7 @@ def test_a_training_step_has_the_right_counts():
 
 
 class Counter(TorchFunctionMode):
-    """What a user would write: counts the functions that a program calls."""
+    """A user's own mode: counts the functions that a program calls."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +107,7 @@ def test_forward_calls_and_their_order_are_those_of_the_profiler():
     with op_tools.OpTimeMeasure(level="aten", **QUIET) as tool:
         train_step(model, optimizer)
     ours = [call["op"].partition(".")[0] for call in calls_of(tool.result())]
-    # The profiler also shows what operators call inside; ours are a part of its list, in its order.
+    # The profiler also shows inner calls of operators; ours are a part of its list, in its order.
     position = 0
     for name in ours:
         assert name in seen[position:], f"{name} is not in the profile after {seen[position - 1]}"

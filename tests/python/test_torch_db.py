@@ -8,13 +8,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proofs"))
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's test code imports what torch itself has deprecated
+    warnings.simplefilter("ignore")  # torch's test code imports modules that torch itself has deprecated
     import op_db
     import torch_db
     from _torch_database import Modules, database, of
 
-# Of each kind one: parameters and buffers, random numbers, hooks on tuples, views; loops over lists, sparse;
-# a Function of one's own, an operator whose kernel is Python, one that takes functions.
+# An entry of each kind: parameters and buffers, random numbers, hooks on tuples, views; loops over lists, sparse;
+# a Function of one's own, an operator whose kernel is Python, an operator that takes functions.
 ENTRIES = [
     "module nn.BatchNorm1d",
     "module nn.FractionalMaxPool2d",
@@ -40,7 +40,7 @@ def test_entry_gives_the_same_under_the_tools(name, quiet, build_dir):
 
 
 def test_what_the_programs_keep_shows_every_change():
-    """Each of these is what a tool could do wrong, done by hand."""
+    """Each of these is a mistake that a tool could make, made by hand."""
     calls = Modules("module nn.BatchNorm1d", database()["module nn.BatchNorm1d"], 1)
     plain = op_db.observe(calls)
     assert not any(facts["error"] for facts in plain.values() if "eps" not in str(facts["error"]))

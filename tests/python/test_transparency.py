@@ -105,7 +105,7 @@ def test_training_is_bit_equal_when_the_filter_leaves_nearly_everything_out(leve
     assert scope.calls_seen > 0
 
 
-WRAPPERS = {  # methods in Python that call the one of the same name in C
+WRAPPERS = {  # methods in Python that call the method of the same name in C
     "unflatten": lambda x: x.unflatten(1, (2, 3)),
     "split": lambda x: x.split(2, 1),
     "norm": lambda x: x.norm(),

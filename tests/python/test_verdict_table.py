@@ -1,4 +1,4 @@
-"""What a command did not look at is never all right: each command that gives a verdict, each way not to look.
+"""Calls that a command did not look at are never all right: each command that gives a verdict, each way not to look.
 
 The table of docs/verdicts.md is made of TABLE: ``python tests/python/test_verdict_table.py`` writes it there.
 """
@@ -111,7 +111,7 @@ PROGRAMS = dict.fromkeys([*KINDS, "all seen"], work) | {
     "empty": nothing,
 }
 
-# --- Commands: the exit status after one way not to look ----------------------------------------------------------------
+# --- Commands: the exit status after a way not to look ------------------------------------------------------------------
 
 
 def tool(make):
@@ -185,7 +185,7 @@ def confirm(kind, _):
 
 
 def bisect(kind, _):
-    """A program that is wrong wherever its operators run: in its data, or in what was not looked at."""
+    """A program that is wrong wherever its operators run: in its data, or in calls that were not looked at."""
 
     def run(_):
         PROGRAMS[kind]()
@@ -225,7 +225,7 @@ def replay(kind, _):
 
 
 class SelfTest:
-    """Of the suite, in place of the one that runs in a process of its own."""
+    """Of the suite, in place of the test that runs in a process of its own."""
 
     said = ""
 
@@ -292,10 +292,10 @@ def _places():
 
 RANKS = Never("a rank is a process")
 ONE_CALL = Never("saved calls are run again: no program runs beside them")
-CHOSEN = Never("`--device` says where calls run, and one that is not there is an error")
+CHOSEN = Never("`--device` says where calls run, and a missing device is an error")
 SHARD = Never("a part judges its own cases; of all, verify and report judge")
 HAS_NO_LIMIT = Never("nothing in it has a limit")
-LEFT_OUT = Never("what limits leave out is the user's choice, and is counted")
+LEFT_OUT = Never("calls that limits leave out are the user's choice, and are counted")
 
 _OF_TOOLS = {
     "thread": "1 thread made",
@@ -473,7 +473,7 @@ def test_what_was_not_looked_at_may_be_allowed(arguments, monkeypatch):
 
 
 def table():
-    """For the page: what the exit status is, or a number of a reason why a cell cannot be."""
+    """For the page: the exit status, or a number of a reason why a cell cannot be."""
     reasons = list(
         dict.fromkeys(cell.why for _, row in COMMANDS.values() for cell in row.values() if isinstance(cell, Never))
     )

@@ -1,4 +1,4 @@
-"""Whatever a schema says that it writes: what OpRecord knows of that memory is read again after the call."""
+"""Whatever a schema says that it writes: OpRecord reads that memory again after the call."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ def calls_of_samples():
 
 
 def record_samples(level, folder):
-    """Reads what each call writes, and a view of it, before and after the call. How many calls changed something."""
+    """Reads the tensors that each call writes, and views of them, before and after the call. How many calls changed something."""
     changed = Counter()
     with op_tools.OpRecord(level=level, output_dir=folder) as tool:
         for overload, args, kwargs in calls_of_samples():
@@ -51,7 +51,7 @@ def record_samples(level, folder):
 
 
 def stale(path):
-    """Calls of clone whose input has other statistics than what they gave, with the operator before each."""
+    """Calls of clone whose input has other statistics than their result, with the operator before each."""
     differing, last, clones = [], "", 0
     for call in op_tools.read_recording(path).calls:
         if not call.op.endswith("clone"):
@@ -65,7 +65,7 @@ def stale(path):
 
 
 def record_others(folder):
-    """What has no schema: `map_`, which is Python's alone, and a write that torch cannot see, for the test itself."""
+    """A call without a schema: `map_`, which is Python's alone, and a write that torch cannot see, for the test itself."""
     with op_tools.OpRecord(output_dir=folder) as tool:
         x, y = torch.ones(3), torch.ones(3)
         torch.clone(x)

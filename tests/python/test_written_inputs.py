@@ -1,4 +1,4 @@
-"""What a call writes, though nothing but its name says so: the running statistics of batch_norm."""
+"""Tensors that a call writes, though nothing but its name says so: the running statistics of batch_norm."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_replay_compares_the_running_statistics(level, replay):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_replay_finds_statistics_that_the_captured_call_got_wrong(level, replay):
-    """The device loses the update: what was saved is what was there before."""
+    """The device loses the update: the saved values are the old ones."""
     x, mean, variance = statistics("sim")
     with (
         sim.fault("lost_write", ops="native_batch_norm") as fault,

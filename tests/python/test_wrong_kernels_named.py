@@ -1,4 +1,4 @@
-"""Where one kernel of a device gives a wrong result compare names the call that ran it, though the device rounds otherwise.
+"""Where a kernel of a device gives a wrong result compare names the call that ran it, though the device rounds otherwise.
 tests/proofs/compare_faults.py does more of it."""
 
 import op_tools.sim_device as sim  # isort: skip  (before the first backward pass)
@@ -21,7 +21,7 @@ LEVELS = ["torch", "aten"]
 
 
 def compared(folder, level, make, loss_of, operator, call=0, scale=1.5):
-    """A on the CPU, B on the device, where one call of an operator, counted from 0, is scaled."""
+    """A on the CPU, B on the device, where a single call of an operator, counted from 0, is scaled."""
     kernel = compare_faults.Kernel(operator, call, 0, "")
     spoiled = compare_faults.Spoiled(kernel, sim.fault("scale", ops=operator, scale=scale))
     for name, device in (("a", "cpu"), ("b", "sim")):
@@ -118,7 +118,7 @@ def test_who_reads_a_gradient_early_is_not_named_for_who_made_it(tmp_path):
 
 
 def test_a_wrong_sum_of_small_gradients_is_seen_beside_large_ones(tmp_path):
-    """At the torch level the engine's sums are no calls: who reads one is named."""
+    """At the torch level the engine's sums are no calls: the reader of a sum is named."""
 
     class Branches(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""What a user's script looks like to a type checker; checked by test_declarations.py, never run."""
+"""A user's script as a type checker sees it; checked by test_declarations.py, never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a program gives with tools on what it gives without?"""
+"""Are a program's results with tools on the same as without?"""
 
 import torch
 from models import same_bits
@@ -18,7 +18,7 @@ def assert_same(tree, other):
 
 
 def all_tools(levels=LEVELS):
-    """One of each tool that has to leave the program as it is, at these levels: all but the cast, which changes what runs."""
+    """Each tool that has to leave the program as it is, at these levels: all but the cast, which changes what runs."""
     kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
     kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
     tools = [kind(level=level) for kind in kinds for level in levels]
@@ -26,7 +26,7 @@ def all_tools(levels=LEVELS):
 
 
 def run(program, tools):
-    """What the program gives while the tools are on; none of them failed."""
+    """The program's results while the tools are on; none of them failed."""
     for tool in tools:
         tool.start()
     try:

@@ -1,4 +1,4 @@
-"""Work that no tool of the test's thread follows: in a thread that was there before the tools, in one that such a thread
+"""Work that no tool of the test's thread follows: in a thread that was there before the tools, in a thread that such a thread
 started, in a process without tools."""
 
 import os
@@ -17,7 +17,7 @@ def joined(run):
 
 
 def in_unfollowed_thread(run):
-    """In a thread that no tool follows: another one started it."""
+    """In a thread that no tool follows: another thread started it."""
     EARLIER.submit(joined, run).result()
 
 
