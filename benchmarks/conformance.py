@@ -24,7 +24,7 @@ from _measure import PROMISE, ROOT, Report, Spent, Table, Turns, arguments, scra
 
 from op_tools._conformance.case import Case, PreparedCall, make_call
 from op_tools._conformance.lists import Filter, load_cases
-from op_tools._conformance.shard_run import WorkerPlan, _rows_of, _start, sampled
+from op_tools._conformance.shard_run import WorkerPlan, _rows_of, _start_worker, sampled
 from op_tools._conformance.workers import prepare, work_through
 
 _START_SECONDS = 2.0
@@ -61,7 +61,10 @@ def _variants(lines: Sequence[str], jobs: int) -> dict[str, Callable[[], Spent]]
         parts: list[Spent] = in_processes(_ready, _bare)
         return Spent(sum(one.wall for one in parts), sum(one.cpu for one in parts)).per(jobs)
 
-    return {"bare": bare, "judged": lambda: spend(lambda: in_processes(partial(_start, WorkerPlan("cpu")), _rows_of))}
+    return {
+        "bare": bare,
+        "judged": lambda: spend(lambda: in_processes(partial(_start_worker, WorkerPlan("cpu")), _rows_of)),
+    }
 
 
 def _command(*words: str) -> Spent:

@@ -11,10 +11,10 @@ keeps it from starting. stop() gives everything back. docs/as_cuda.md describes 
 from __future__ import annotations
 
 from ._as_cuda.cuda_module import Rule
-from ._as_cuda.switch import is_on, rules, start, start_from_environment, stop
+from ._as_cuda.switch import is_on, rename_from_environment, rules, start, stop
 from ._base.config_file import switched
 
 __all__ = ["Rule", "is_on", "rules", "start", "stop"]
 
 if not switched("DITORCH_DISABLE_MOCK"):
-    start_from_environment()
+    rename_from_environment()

@@ -372,7 +372,7 @@ def _refused(name: str, reason: str, original: Any) -> Any:
     return functools.update_wrapper(refuse, original)
 
 
-def _constant(value: Any, original: Any) -> Any:
+def _always(value: Any, original: Any) -> Any:
     if not callable(original):
         return value
 
@@ -475,9 +475,9 @@ def cuda_rules(names: Names, unavailable_for: Iterable[str] = ()) -> list[Rule]:
             rules.append(Rule(name, "mapped", "", mapped[name]))
         elif name in CONSTANTS:
             value, reason = CONSTANTS[name]
-            rules.append(Rule(name, "constant", reason, _constant(value, original)))
+            rules.append(Rule(name, "constant", reason, _always(value, original)))
         elif name in NO_EFFECT:
-            rules.append(Rule(name, "no effect", NO_EFFECT[name], _constant(None, original)))
+            rules.append(Rule(name, "no effect", NO_EFFECT[name], _always(None, original)))
         elif name in LEFT:
             rules.append(Rule(name, "left", LEFT[name]))
         else:

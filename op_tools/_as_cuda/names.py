@@ -54,7 +54,7 @@ class Names:
         return renamed if renamed.index is not None else torch.device(self.backend, self.module.current_device())
 
 
-def _advice() -> str:
+def _import_advice() -> str:
     installed = not_imported()
     return f"op-tools run --import {' or '.join(installed) or 'MODULE'}; OP_TOOLS_IMPORT"
 
@@ -71,12 +71,12 @@ def names_for(device: str | None, program: tuple[str, ...], show: bool) -> Names
     backend = (device or (current.type if current else "")).partition(":")[0]
     if not backend:
         raise Error(
-            f"this process has no accelerator: import its package first ({_advice()}), or name an accelerator (sim: the simulated one)"
+            f"this process has no accelerator: import its package first ({_import_advice()}), or name an accelerator (sim: the simulated one)"
         )
     module = getattr(torch, backend, None)
     if not isinstance(module, ModuleType) or not hasattr(module, "current_device"):
         raise Error(
-            f"torch has no device module torch.{backend}: import the package of the accelerator first ({_advice()})"
+            f"torch has no device module torch.{backend}: import the package of the accelerator first ({_import_advice()})"
         )
     if backend in program:
         raise Error(f"the accelerator is {backend} already: nothing has to be renamed")

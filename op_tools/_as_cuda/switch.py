@@ -26,7 +26,7 @@ _patches = Patches()
 _names: Names | None = None
 
 
-def _nothing(*_: Any, **__: Any) -> int:
+def _no_effect(*_: Any, **__: Any) -> int:
     """A mark of nvtx, or the start of NVIDIA's profiler: has no effect."""
     return 0
 
@@ -43,11 +43,11 @@ def _patch_cuda_module(rules: list[Rule]) -> None:
                 _patches.set(submodule, rule.name, rule.value)
         _patches.set(torch.cuda, rule.name, rule.value)
     for name in _NVTX:
-        _patches.set(torch.cuda.nvtx, name, _nothing)
+        _patches.set(torch.cuda.nvtx, name, _no_effect)
     for name in ("start", "stop", "init"):
         if hasattr(torch.cuda.profiler, name):
-            _patches.set(torch.cuda.profiler, name, _nothing)
-    _patches.set(torch.cuda, "_lazy_init", _nothing)
+            _patches.set(torch.cuda.profiler, name, _no_effect)
+    _patches.set(torch.cuda, "_lazy_init", _no_effect)
     _patches.set(torch.cuda, "_is_in_bad_fork", lambda: False)
 
 
@@ -118,7 +118,7 @@ def start(
         raise
 
 
-def start_from_environment() -> None:
+def rename_from_environment() -> None:
     """start() as OP_TOOLS_AS_CUDA, OP_TOOLS_AS_CUDA_NAMES and the other variables say; once."""
     if not is_on():
         start(program=_from_variable("OP_TOOLS_AS_CUDA_NAMES") or ("cuda",))

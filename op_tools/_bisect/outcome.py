@@ -104,7 +104,7 @@ def read_reference(path: str, metric: Metric) -> list[float]:
     return numbers
 
 
-def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
+def curve_distance(curve: Sequence[float], reference: Sequence[float]) -> float:
     """The largest relative distance at the steps that both have; infinite for NaN. 0 for curves without numbers."""
     scale = max((abs(one) for one in reference), default=0.0) * 1e-3 or 1.0
     far = 0.0
@@ -140,13 +140,13 @@ class BisectJudge:
         """The distance of an `outcome`; infinite where the run did not come to its end."""
         if outcome.ended != "done" or (self.reference and len(outcome.curve) < len(self.reference)):
             return math.inf
-        return distance(outcome.curve, self.reference or [])
+        return curve_distance(outcome.curve, self.reference or [])
 
     def left_band(self, curve: Sequence[float]) -> bool:
         """The `curve` of a run that goes on is outside already: the run need not go on."""
         if self.reference is None or self.band is None:
             return False
-        return distance(curve, self.reference) > self.band
+        return curve_distance(curve, self.reference) > self.band
 
     def answer(self, outcome: Outcome) -> Answer:
         """The answer of an `outcome`: good, bad, or skip."""

@@ -25,7 +25,7 @@ from .._tools.tool import Tool
 from .bisection import Stop
 from .items import Call, read_calls
 from .outcome import SKIPPED, Metric, Outcome
-from .trial_tools import Trial, capture_of, captured_calls, comparison, tool_of, unused
+from .trial_tools import Trial, capture_of, comparison, saved_call_folders, tool_of, unused
 
 JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"
 COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
@@ -74,7 +74,7 @@ class State:
 
     def _read(self, path: Path, facts: dict[str, Any]) -> None:
         try:
-            lines = [_parsed(line) for line in path.read_text().splitlines()]
+            lines = [_parsed_line(line) for line in path.read_text().splitlines()]
         except OSError as error:
             raise Error(f"--resume: {path}: {error.strerror}") from None
         if not lines or lines[0].get("facts") != facts:
@@ -113,7 +113,7 @@ class State:
             os.fsync(file.fileno())
 
 
-def _parsed(line: str) -> dict[str, Any]:
+def _parsed_line(line: str) -> dict[str, Any]:
     """A line of the state; the last line may be cut."""
     try:
         entry: dict[str, Any] = json.loads(line)
@@ -179,7 +179,7 @@ class Processes:
         into = unused(self._plan.folder)
         tools = [capture_of(calls, into), tool_of(moved, into / "moved")]
         self._process(tools, into, lambda _: False, None, self._plan.timeout)
-        return captured_calls(into)
+        return saved_call_folders(into)
 
     def _trial(self, trial: Trial, stop: Stop) -> Outcome:
         key = trial.key()

@@ -22,7 +22,7 @@ from .bisection import Session, Stop, suspects_of
 from .items import Call, read_calls
 from .outcome import BisectJudge, Outcome
 from .result import BisectResult
-from .trial_tools import REMEDIES, Remedy, Trial, capture_of, captured_calls, comparison, tool_of, unused
+from .trial_tools import REMEDIES, Remedy, Trial, capture_of, comparison, saved_call_folders, tool_of, unused
 
 
 class Checkpoint:
@@ -147,7 +147,7 @@ class _InProgram:
         into = unused(Path.cwd() / "op_bisect_result")
         with capture_of(calls, into):
             self._one(tool_of(moved, self._new_folder()), lambda _: True)  # the first step is enough
-        return captured_calls(into)
+        return saved_call_folders(into)
 
 
 def bisect(

@@ -56,7 +56,7 @@ def tool_of(trial: Trial, folder: Path) -> Tool:
     if trial.lists or not trial.groups:
         own["list_calls"] = str(folder / "list")
     if trial.groups:
-        own["only_calls"] = _listed(folder / "calls", [group.item for group in trial.groups])
+        own["only_calls"] = _written_items(folder / "calls", [group.item for group in trial.groups])
     return kind(**own)
 
 
@@ -75,7 +75,7 @@ def capture_of(calls: Sequence[Call], into: Path) -> OpCapture:
     Raises:
         op_tools.Error: it cannot be written.
     """
-    only = _listed(into / "calls", [call.of_call for call in calls])
+    only = _written_items(into / "calls", [call.of_call for call in calls])
     return OpCapture(level="aten", only_calls=only, steps=[0], max_calls=max(1, len(calls)), output_dir=str(into))
 
 
@@ -84,20 +84,20 @@ def unused(folder: Path) -> Path:
     return next(path for path in (folder / f"calls{number}" for number in itertools.count(1)) if not path.exists())
 
 
-def captured_calls(into: Path) -> list[str]:
+def saved_call_folders(into: Path) -> list[str]:
     """The folders of the calls that were saved, in the order of the program; of several ranks those of the first."""
     root = into / "op_capture_result"
     folders = [path.parent for path in root.rglob("meta.json")]
     ranks = sorted({path.relative_to(root).parts[0] for path in folders})
-    return [str(path) for path in sorted(folders, key=_number) if path.relative_to(root).parts[0] == ranks[0]]
+    return [str(path) for path in sorted(folders, key=_call_number) if path.relative_to(root).parts[0] == ranks[0]]
 
 
-def _number(folder: Path) -> int:
+def _call_number(folder: Path) -> int:
     number: int = json.loads((folder / "meta.json").read_text())["id"]
     return number
 
 
-def _listed(path: Path, items: Sequence[str]) -> str:
+def _written_items(path: Path, items: Sequence[str]) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_items(path, items)

@@ -17,7 +17,7 @@ from .command_line import Commands, UsageError, add_imports, visible
 _QUICK = 3  # sample calls per function when the table is made in passing
 
 
-def _table(options: argparse.Namespace) -> SupportTable:
+def _support_table(options: argparse.Namespace) -> SupportTable:
     if options.support:
         return read_table(options.support)
     if options.mode in ("affinity_apis", "dynamic_shape"):
@@ -69,7 +69,7 @@ def _analyse(options: argparse.Namespace) -> int:
     request = Request(
         inputs=options.input,
         output=options.output,
-        table=_table(options),
+        table=_support_table(options),
         mode=options.mode,
         environment=options.env,
         api_files=options.api,

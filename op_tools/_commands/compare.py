@@ -12,7 +12,7 @@ from .._base.declared import RunRow
 from .._base.verdict import status_of
 from .._runs.capture_commands import next_commands
 from .._runs.compare_many import ManyRuns, compare_many
-from .._runs.compare_ranks import RanksComparison, compare_ranks, read_rules
+from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
 from .._runs.compare_runs import compare_runs, rank_count, read_fusions
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
@@ -67,7 +67,7 @@ def _compare(options: argparse.Namespace) -> int:
     elif len(counts) > 2:
         many = compare_many(options.runs)
     elif len(counts) == 2 and not is_pair:
-        rules = read_rules(options.rules) if options.rules else ()
+        rules = read_plan_rules(options.rules) if options.rules else ()
         many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
     elif is_pair:
         fusions = read_fusions(options.fusions) if options.fusions else ()

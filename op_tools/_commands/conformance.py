@@ -15,7 +15,7 @@ from .._conformance.rows import rows_below
 from .._conformance.run import Settings, run_cases
 from .._conformance.self_test import SelfTest
 from .._conformance.shard_run import WorkerPlan
-from .._conformance.summary import differences, read_facts, read_part, verdict_in
+from .._conformance.summary import differences, read_part, read_run_facts, verdict_in
 from .._conformance.trend import trend_of
 from .._conformance.workers import prepare, usable_cores
 from .._torch.backends import import_backends, modules_of, usable_device
@@ -111,13 +111,13 @@ def _report(options: argparse.Namespace) -> int:
     if len(folders) > 2:
         raise UsageError("give a result, or an old and a new result")
     if len(folders) == 2:
-        old, new = (read_facts(one) for one in folders)
+        old, new = (read_run_facts(one) for one in folders)
         if old["list"] != new["list"]:
             _say("the results are of different lists: cases in only one of them are counted apart")
         trend = trend_of(*(rows_below(one) for one in folders))
         sys.stdout.write(visible(trend.table()) + "\n")
         return status_of(trend.verdict, allow_unseen=options.allow_unseen)
-    summary = write_reports(folders[0], rows_below(folders[0]), read_facts(folders[0]))
+    summary = write_reports(folders[0], rows_below(folders[0]), read_run_facts(folders[0]))
     lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return status_of(verdict_in(summary), allow_unseen=options.allow_unseen)

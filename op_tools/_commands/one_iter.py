@@ -49,7 +49,7 @@ def _save(options: argparse.Namespace) -> int:
     return status_of(verdict_of(wrong=False, unseen=failed))
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare_iteration(options: argparse.Namespace) -> int:
     tolerances = read_tolerances(options.tolerance) if options.tolerance else None
     other, failed = options.program, False
     is_recording = not options.module and (Path(other).is_dir() or Path(other).suffix == RECORDING)
@@ -112,4 +112,4 @@ def add(commands: Commands) -> None:
     add_allow_unseen(compare)
     compare.add_argument("--output-dir", metavar="DIR", help=f"for this run's recording ({_FOLDER})")
     _add_program(compare, "the script or the module; or the folder of another saved iteration")
-    compare.set_defaults(run=_compare)
+    compare.set_defaults(run=_compare_iteration)

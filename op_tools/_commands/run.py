@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .._as_cuda.names import OTHER_ACCELERATORS
-from .._as_cuda.switch import start_from_environment as start_renaming
+from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base.config_file import NAME, Config, read_config
 from .._base.core import Error, reload_log_level
 from .._base.tool_descriptions import Option, hook_options, kinds
@@ -26,7 +26,7 @@ from .._torch.backends import import_backends, modules_of
 from .command_line import Commands, Parser, add_imports, visible
 
 
-def _flags(options: argparse.Namespace, config: Config) -> list[str]:
+def _tool_flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = [flag for flag in launch.tools_by_flag() if getattr(options, flag.replace("-", "_"))]
     flags = flags or list(config.tools) or launch.words_of_dipu()
     if not flags and not _renames(options):
@@ -81,7 +81,7 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
     """Tools and their options as the flags of op-tools run name them, and the file for the rest."""
     flags = vars(options)
     config = config or Config()
-    chosen = _flags(options, config)
+    chosen = _tool_flags(options, config)
     return launch.make_tools(
         chosen,
         {name.removeprefix("all:"): value for name, value in flags.items() if name.startswith("all:")},

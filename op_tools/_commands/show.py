@@ -47,7 +47,7 @@ def _meta(text: str, where: str) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _nothing(path: Path) -> str:
+def _why_empty(path: Path) -> str:
     if path.is_dir():
         for name, tool in _OTHERS.items():
             for file in path.rglob(name):
@@ -86,7 +86,7 @@ def table(path: Path) -> str:
         op.bytes += size
         op.signatures.add(_signature(meta))
     if not ops:
-        raise Error("\n".join(problems) or _nothing(path))
+        raise Error("\n".join(problems) or _why_empty(path))
     rows = sorted(ops.items(), key=lambda item: -item[1].bytes)
     text = text_table(
         [("op", False), ("calls", True), ("backward", True), ("failed", True), ("signatures", True), ("MB", True)],

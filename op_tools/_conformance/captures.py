@@ -14,7 +14,7 @@ from .case import Case, resolve
 from .recorded import changes_first
 from .recordings import recorded_cases, recordings_in
 from .saved_values import on_accelerator
-from .trees import TensorSpec, encode, map_leaves
+from .trees import TensorSpec, encode, map_tree
 
 
 def captured_cases(root: Path) -> Iterator[Case]:
@@ -67,7 +67,7 @@ def _case_of(path: str, call: CapturedCall) -> Case:
         stride, offset = tuple(tensor.stride()), int(tensor.storage_offset())
         return TensorSpec(tuple(tensor.shape), dtype, stride, offset, "saved", grad, memory)
 
-    args, kwargs = map_leaves((call.args, call.kwargs), lambda one: spec(one) if isinstance(one, torch.Tensor) else one)
+    args, kwargs = map_tree((call.args, call.kwargs), lambda one: spec(one) if isinstance(one, torch.Tensor) else one)
     encode([list(args), kwargs])  # raises for values that JSON does not hold
     return Case.make(
         "captures",

@@ -313,7 +313,7 @@ class PreparedCall:
         spec = TensorSpec(tuple(output.shape), str(output.dtype).removeprefix("torch."), stride, values=recipe)
         # It belongs to the case: tools that are on look at the call alone.
         tensors: list[torch.Tensor] = unobserved(
-            tensors_of, self.case.id, [spec], output.device, prefix=f"gradient {place} "
+            make_tensors, self.case.id, [spec], output.device, prefix=f"gradient {place} "
         )
         return tensors[0]
 
@@ -328,7 +328,7 @@ def leaves_of(tree: Any) -> list[torch.Tensor]:
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
 
 
-def tensors_of(case_id: str, specs: list[TensorSpec], device: torch.device, prefix: str = "") -> list[torch.Tensor]:
+def make_tensors(case_id: str, specs: list[TensorSpec], device: torch.device, prefix: str = "") -> list[torch.Tensor]:
     """The tensors of a case. Those with an equal alias share their memory.
 
     Args:
@@ -414,7 +414,7 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
         inputs = saved_tensors(str(case.data), case.tensors, device)
     else:
         try:
-            inputs = tensors_of(case.id, list(case.tensors), device)
+            inputs = make_tensors(case.id, list(case.tensors), device)
         except (Error, RuntimeError) as error:
             raise Error(f"case {case.id}: {error}") from None
         if base_name(case.op) in _READS_INDICES:

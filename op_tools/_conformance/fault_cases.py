@@ -35,7 +35,7 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, TensorSpec) and value.requires_grad
 
 
-def _constant(value: float, shape: tuple[int, ...], dtype: str, **more: Any) -> TensorSpec:
+def _filled(value: float, shape: tuple[int, ...], dtype: str, **more: Any) -> TensorSpec:
     return TensorSpec(shape, dtype, values=f"uniform {value!r} {value!r}", **more)
 
 
@@ -71,20 +71,20 @@ _TERMS = 4096
 def _equal_indices() -> Iterator[Case]:
     index = TensorSpec((_TERMS,), "int64", values="integers 0 0")
     for dtype in _FLOATS:
-        ones, zero = _constant(1, (_TERMS,), dtype), _constant(0, (3,), dtype)
+        ones, zero = _filled(1, (_TERMS,), dtype), _filled(0, (3,), dtype)
         yield _case("torch.index_put", zero, (index,), ones, True)
         yield _case("torch.index_add", zero, 0, index, ones)
         yield _case("torch.scatter_add", zero, 0, index, ones)
         yield _case("torch.scatter_reduce", zero, 0, index, ones, "sum")
         yield _case("torch.scatter_reduce", zero, 0, index, ones, "mean")
         yield _case("torch.index_reduce", zero, 0, index, ones, "mean")
-        read = _constant(1, (3,), dtype, requires_grad=True)
+        read = _filled(1, (3,), dtype, requires_grad=True)
         yield _case("torch.index_select", read, 0, index)
         yield _case("torch.gather", read, 0, index)
         yield _case("torch.take", read, index)
         yield _case("torch.Tensor.__getitem__", read, index, variant="method")
-        yield _case("torch.nn.functional.embedding", index, _constant(1, (3, 8), dtype, requires_grad=True))
-        yield _case("torch.Tensor.expand", _constant(1, (1, 3), dtype, requires_grad=True), _TERMS, 3, variant="method")
+        yield _case("torch.nn.functional.embedding", index, _filled(1, (3, 8), dtype, requires_grad=True))
+        yield _case("torch.Tensor.expand", _filled(1, (1, 3), dtype, requires_grad=True), _TERMS, 3, variant="method")
 
 
 def _large_means() -> Iterator[Case]:
@@ -140,7 +140,7 @@ def _quotients() -> Iterator[Case]:
     for dtype in _FLOATS:
         for numerator, denominator in pairs:
             for length in (1, 64):
-                a, b = _constant(numerator, (length,), dtype), _constant(denominator, (length,), dtype)
+                a, b = _filled(numerator, (length,), dtype), _filled(denominator, (length,), dtype)
                 yield _case("torch.floor_divide", a, b)
                 for mode in ("floor", "trunc"):
                     yield _case("torch.div", a, b, rounding_mode=mode)

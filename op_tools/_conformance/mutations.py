@@ -77,7 +77,7 @@ def _empty(spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=(0, *spec.shape[1:]), values=spec.values if values_fill(spec) else ())
 
 
-def _scalar(spec: TensorSpec) -> TensorSpec:
+def _without_dimensions(spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=(), stride=None) if _is_plain(spec) and values_fill(spec) else spec
 
 
@@ -129,7 +129,7 @@ _OF_A_TENSOR: dict[str, _Change] = {
     "offset": _offset,
     "expanded": _expanded,
     "empty": _empty,
-    "scalar": _scalar,
+    "scalar": _without_dimensions,
     "four-bytes": _four_bytes,
     **{kind: functools.partial(_adversarial, kind) for kind in values.ADVERSARIAL},
 }

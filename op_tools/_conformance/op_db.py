@@ -172,12 +172,12 @@ def try_case(case: Case) -> Trial | None:
     except Exception:  # of any kind: it is no case
         return None
     floats = [one for one in leaves_of(outputs) if one.is_floating_point() or one.is_complex()]
-    finite = all(_is_finite(one.detach()) for one in floats if one.layout is torch.strided)
+    finite = all(_has_finite_values(one.detach()) for one in floats if one.layout is torch.strided)
     name = re.split(r"[.:]+", case.op)[-1]
     return Trial(operators.overloads.get(name, ""), finite, any(one is not None for one in gradients))
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
+def _has_finite_values(tensor: torch.Tensor) -> bool:
     """Of the 8-bit types, too, for which torch has no function."""
     return bool((tensor.float() if tensor.dtype.itemsize == 1 else tensor).isfinite().all())
 

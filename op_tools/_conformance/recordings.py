@@ -70,7 +70,7 @@ def _calls_of(recording: Recording) -> list[tuple[RecordedCall, frozenset[int]]]
     calls, gradients = [], dict[int, set[int]]()
     for call in recording.calls:
         if call.phase == "backward" and call.level == "torch":  # at the aten level it is a call of its own
-            gradients.setdefault(call.forward_id, set()).update(_number(place) for place, _ in call.outputs)
+            gradients.setdefault(call.forward_id, set()).update(_result_number(place) for place, _ in call.outputs)
         elif not call.error:
             calls.append(call)
     away = [any(one.device not in ("cpu", "meta") for _, one in (*call.inputs, *call.outputs)) for call in calls]
@@ -79,7 +79,7 @@ def _calls_of(recording: Recording) -> list[tuple[RecordedCall, frozenset[int]]]
     return [(call, frozenset(gradients.get(call.id, ()) if call.level == "torch" else ())) for call in calls]
 
 
-def _number(place: str) -> int:
+def _result_number(place: str) -> int:
     match = _RESULT.fullmatch(place)
     return int(match[1] or 0) if match else 0
 

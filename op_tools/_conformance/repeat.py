@@ -62,7 +62,7 @@ def digest_of(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+def equal_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether form and elements are equal; where the layouts have no elements in an order, they are taken to be."""
     a, b = _elements(tensor), _elements(other)
     if a is None or b is None:
@@ -76,7 +76,7 @@ def find_differences(outputs: Outputs, other: Outputs) -> list[tuple[str, str]]:
     """(phase of the pass, name) of results with other bits."""
     differing = []
     for (phase, name, a), (_, _, b) in zip(outputs.named(), other.named(), strict=False):
-        if (a is None) != (b is None) or (a is not None and b is not None and not same_bits(a, b)):
+        if (a is None) != (b is None) or (a is not None and b is not None and not equal_bits(a, b)):
             differing.append((phase, name))
     return differing
 
@@ -85,7 +85,7 @@ def _module_of(device: torch.device) -> Any:
     return getattr(torch, device.type, None)
 
 
-def synchronize(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
     """Waits for the device."""
     if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)
@@ -104,7 +104,7 @@ def first_and_leak(run: Callable[[], Result], device: torch.device) -> tuple[Res
     for number in range(_MOST_RUNS):
         if number:
             run()
-        synchronize(device)
+        wait_for(device)
         # From end to end of the runs: a device may free a little later than it is waited for.
         after = allocated(device)
         # Once it grew, a run without growth does not end it: memory of an earlier call may be freed in that moment.

@@ -130,7 +130,7 @@ def _cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def _table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+def _markdown_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     names = list(titles)
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows), ""]
@@ -139,7 +139,7 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]
 def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """The result for people, in Markdown."""
     lines = [f"# Conformance of {summary['device']}", "", verdict_text(summary), ""]
-    lines += _table(
+    lines += _markdown_table(
         ("cases", "", "meaning"), ((count, name, STATUSES[name]) for name, count in summary["statuses"].items())
     )
     if summary["models"]:
@@ -148,7 +148,7 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
     wrong = failures(rows)
     if wrong:
         lines += ["## Wrong results, worst first", ""]
-        lines += _table(
+        lines += _markdown_table(
             ("operator", "dtype", "phase", "", "times its limit", "case", "why"),
             (
                 (
@@ -166,9 +166,9 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
         if len(wrong) > _MOST_FAILURES:
             lines += [f"{len(wrong) - _MOST_FAILURES} more are in error_report.csv.", ""]
     lines += ["## Operators and dtypes", "", "Cases that are right, of those that were judged:", "", *_matrix(summary)]
-    lines += ["## The dispatcher's operators on this device", "", *_coverage(facts)]
+    lines += ["## The dispatcher's operators on this device", "", *_coverage_lines(facts)]
     told = {**facts, "self-test": facts["self-test"] or "passed: the fault that it planted was found"}
-    lines += ["## The run", "", *_table(("", ""), _flat(told))]
+    lines += ["## The run", "", *_markdown_table(("", ""), _flat_facts(told))]
     return "\n".join(lines)
 
 
@@ -187,10 +187,10 @@ def _matrix(summary: Mapping[str, Any]) -> list[str]:
         )
 
     rows = ((op, *(cell(of_op.get(dtype)) for dtype in dtypes)) for op, of_op in summary["operators"].items())
-    return _table(("operator", *(dtype or "none" for dtype in dtypes)), rows)
+    return _markdown_table(("operator", *(dtype or "none" for dtype in dtypes)), rows)
 
 
-def _coverage(facts: Mapping[str, Any]) -> list[str]:
+def _coverage_lines(facts: Mapping[str, Any]) -> list[str]:
     meanings = {
         "kernel": "a kernel of the device's own",
         "composite": "made of other operators",
@@ -198,14 +198,16 @@ def _coverage(facts: Mapping[str, Any]) -> list[str]:
         "missing": "neither",
     }
     coverage = facts.get("coverage") or {}
-    return _table(("operators", "", ""), ((coverage.get(kind, 0), kind, text) for kind, text in meanings.items()))
+    return _markdown_table(
+        ("operators", "", ""), ((coverage.get(kind, 0), kind, text) for kind, text in meanings.items())
+    )
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, object]]:
+def _flat_facts(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, object]]:
     for name, value in facts.items():
         if name == "coverage":
             continue
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}: ")
+            yield from _flat_facts(value, f"{prefix}{name}: ")
         else:
             yield f"{prefix}{name}", ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -26,7 +26,7 @@ from .reports import saved_text, verdict_text, write_reports
 from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
 from .shard_run import Session, WorkerPlan, share_of
-from .summary import FORMAT, RUN_FILE, read_facts, status_of, verdict_of_cases
+from .summary import FORMAT, RUN_FILE, read_run_facts, status_of_case, verdict_of_cases
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # Settings of a run that must be the same for all its shards, and where it is resumed.
@@ -89,7 +89,7 @@ def _begin(settings: Settings, facts: dict[str, Any]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / RUN_FILE).exists():
-            known = read_facts(folder)
+            known = read_run_facts(folder)
             if other := [name for name in _SAME if known.get(name) != facts[name]]:
                 raise Error(f"-o {folder}: has a run with another {', '.join(other)}; give another folder")
             if rows_file.exists() and not settings.resume:
@@ -176,5 +176,5 @@ def _finish(
     _write_facts(settings.folder, facts)
     summary = write_reports(settings.folder, rows_below(settings.folder), facts)
     say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
-    counts = Counter(status_of(found) for of_rank, _ in parts for found in of_rank.values())
+    counts = Counter(status_of_case(found) for of_rank, _ in parts for found in of_rank.values())
     return verdict_of_cases(counts, facts["self-test"])

@@ -56,7 +56,7 @@ class _Works(Protocol):
 _work: _Works | None = None  # of this worker process
 
 
-def _start(plan: WorkerPlan) -> None:
+def _start_worker(plan: WorkerPlan) -> None:
     global _work
     os.environ["OP_TOOLS_LOG_LEVEL"] = "off"
     reload_log_level()
@@ -192,7 +192,7 @@ class Session:
 
         # A process takes seconds to start, in which another process has done many cases.
         jobs = min(self.jobs, 1 + len(lines) // _CASES_WORTH_A_PROCESS)
-        work = work_through(lines, partial(_start, self.plan), _rows_of, jobs=jobs, seconds=limit, fits=fits)
+        work = work_through(lines, partial(_start_worker, self.plan), _rows_of, jobs=jobs, seconds=limit, fits=fits)
         for line, rows, failure in work:
             case = lines[line]
             if failure is None:

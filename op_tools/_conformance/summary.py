@@ -36,7 +36,7 @@ _WORST_FIRST = (CRASHED, HUNG, DIFFERS, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED
 Rows = Mapping[str, list[Row]]
 
 
-def status_of(rows: Iterable[Row]) -> str:
+def status_of_case(rows: Iterable[Row]) -> str:
     """Of a case: that of its worst row."""
     return min((row.status for row in rows), key=_WORST_FIRST.index)
 
@@ -48,7 +48,7 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
         rows: by case.
         facts: of the run: the content of run.json.
     """
-    statuses = {case: status_of(found) for case, found in rows.items()}
+    statuses = {case: status_of_case(found) for case, found in rows.items()}
     counts = Counter(statuses.values())
     operators: dict[str, dict[str, Counter[str]]] = {}
     for case, of_case in rows.items():
@@ -143,7 +143,7 @@ def read_part(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
+def read_run_facts(folder: Path) -> dict[str, Any]:
     """The facts of a run in its run.json.
 
     Raises:
@@ -163,7 +163,7 @@ def differences(folder: Path) -> list[str]:
         op_tools.Error: a file of the result is missing or damaged.
     """
     told = read_part(folder / SUMMARY_FILE)
-    computed = json.loads(json.dumps(summary_of(rows_below(folder), read_facts(folder))))
+    computed = json.loads(json.dumps(summary_of(rows_below(folder), read_run_facts(folder))))
     return [
         f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(computed.get(name))} by the rows"
         for name in sorted(told.keys() | computed.keys())

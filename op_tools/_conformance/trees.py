@@ -212,14 +212,14 @@ def _decode_spec(fields: Any) -> TensorSpec:
     return TensorSpec(shape, str(fields["dtype"]), stride, offset, values, fields.get("requires_grad") is True, alias)
 
 
-def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+def map_tree(tree: Any, change: Callable[[Any], Any]) -> Any:
     """The tree of dicts, slices, lists and tuples with each leaf changed, in reading order."""
     if isinstance(tree, dict):
-        return {key: map_leaves(value, change) for key, value in tree.items()}
+        return {key: map_tree(value, change) for key, value in tree.items()}
     if isinstance(tree, slice):
-        return slice(*(map_leaves(one, change) for one in (tree.start, tree.stop, tree.step)))
+        return slice(*(map_tree(one, change) for one in (tree.start, tree.stop, tree.step)))
     if type(tree) in (list, tuple):
-        return type(tree)(map_leaves(one, change) for one in tree)
+        return type(tree)(map_tree(one, change) for one in tree)
     return change(tree)
 
 
@@ -231,7 +231,7 @@ def leaves_in(tree: Any, kind: type[Leaf]) -> list[Leaf]:
         if isinstance(leaf, kind):
             leaves.append(leaf)
 
-    map_leaves(tree, look)
+    map_tree(tree, look)
     return leaves
 
 
@@ -243,4 +243,4 @@ def map_specs(tree: Any, change: Callable[[TensorSpec], Any], device: torch.devi
             return change(leaf)
         return device if device is not None and isinstance(leaf, torch.device) else leaf
 
-    return map_leaves(tree, changed)
+    return map_tree(tree, changed)

@@ -78,7 +78,7 @@ def make_values(recipe: str | tuple[Any, ...], dtype: torch.dtype, count: int, k
         part = torch.float32 if dtype in (torch.complex32, torch.complex64) else torch.float64
         parts = [make_values(recipe, part, count, key ^ salt) for salt in (0, 0x5851F42D4C957F2D)]
         return torch.complex(parts[0], parts[1]).to(dtype)
-    block = _block(recipe, name, numbers, dtype, words(key, count))
+    block = _block_of_values(recipe, name, numbers, dtype, words(key, count))
     return block if count == block.numel() else _repeated(block, count)
 
 
@@ -143,13 +143,13 @@ def _permutation(key: int, count: int) -> NDArray[np.int64]:
     return whole
 
 
-def _block(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, drawn: Words) -> torch.Tensor:
+def _block_of_values(recipe: str, name: str, numbers: list[str], dtype: torch.dtype, drawn: Words) -> torch.Tensor:
     adversary = name.removeprefix("adversarial:")
     floating = dtype.is_floating_point
     try:
         if name == "integers" or dtype is torch.bool:
             low, high = (int(one) for one in numbers) if numbers else (0, 1)
-            return _integers(drawn, low, high, dtype)
+            return _drawn_integers(drawn, low, high, dtype)
         if name == "uniform" and floating:
             return _rounded(_uniform(drawn, *(float(one) for one in numbers)), dtype)
         if name == "normal" and floating and not numbers:
@@ -196,7 +196,7 @@ def _uniform(drawn: Words, low: float, high: float) -> NDArray[np.float64]:
     return values
 
 
-def _integers(drawn: Words, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+def _drawn_integers(drawn: Words, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
     if high < low:
         raise ValueError
     span = high - low + 1

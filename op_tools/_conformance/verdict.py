@@ -27,7 +27,7 @@ from .repeat import (
     find_differences,
     first_and_leak,
     outputs_of,
-    synchronize,
+    wait_for,
 )
 from .rows import AGREES, DIFFERS, ERROR, NOT_JUDGED, UNSUPPORTED, Row, row_of
 
@@ -85,14 +85,14 @@ def run_call(
             attempt.in_backward = True
             attempt.gradients = call.backward(attempt.results)
         if wait:
-            synchronize(device)
+            wait_for(device)
     except Exception as error:  # whatever a kernel raises
         attempt.error = error
     return attempt
 
 
 @functools.cache
-def _folder() -> str | None:
+def _scratch_folder() -> str | None:
     """For the files of OpAutoCompare, which are not read. In memory, if there is such a place: on a disk that is busy with other
     files each case waits for some milliseconds."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -102,7 +102,7 @@ def _compared(call: PreparedCall, device: torch.device, method: Method | None) -
     """Runs it under OpAutoCompare at both levels: the device's kernels one by one; the function as a whole, with its
     gradients."""
     levels: tuple[Literal["torch", "aten"], ...] = ("torch", "aten")
-    with tempfile.TemporaryDirectory(prefix="op_conformance_", dir=_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="op_conformance_", dir=_scratch_folder()) as folder:
         tools = [OpAutoCompare(output_dir=folder, level=level, max_saved=0, method=method) for level in levels]
 
         def end_forward() -> None:
@@ -266,10 +266,10 @@ class Judge:
         times: list[float] = []
         while len(times) < _TIMED_RUNS and (len(times) < 3 or sum(times) < _TIMED_SECONDS):
             call = make_call(case, self.device)
-            synchronize(self.device)
+            wait_for(self.device)
             began = time.perf_counter()
             call.run()
-            synchronize(self.device)
+            wait_for(self.device)
             times.append(time.perf_counter() - began)
         return statistics.median(times)
 

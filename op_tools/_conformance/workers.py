@@ -70,8 +70,8 @@ def prepare(*, is_new: bool = False) -> None:
     with _starting:
         if is_new and not entry_points(group="torch.backends"):  # no backend came with torch
             with _server_is_a_fork():
-                _forks()
-        _forks()
+                _fork_of_server()
+        _fork_of_server()
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def _server_is_a_fork() -> Iterator[None]:
 
 
 @functools.cache
-def _forks() -> Any:
+def _fork_of_server() -> Any:
     """Processes are forked from a process that has imported torch and nothing else: they start in no time, after a crash as well.
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
@@ -148,7 +148,7 @@ class _Worker:
     def __init__(
         self, start: Callable[[], None], work: Callable[[Any], Any], environment: dict[str, str], number: int
     ) -> None:
-        context = _forks()
+        context = _fork_of_server()
         self.number, self.is_ready, self.is_busy = number, False, False
         self.item: Any = None
         self.since = time.monotonic()

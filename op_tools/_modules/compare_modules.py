@@ -15,7 +15,7 @@ from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table
 from .._base.tool_descriptions import Names, joined
 from .._base.verdict import Verdict, verdict_of
 from .._torch.module_names import without_wrapper
-from .module_runs import ModuleCall, ModuleRun, Tensors, copied, device_of, float_dtype_of, inputs_for, run_model
+from .module_runs import ModuleCall, ModuleRun, Tensors, copied, float_dtype_of, inputs_for, model_device, run_model
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _what(kind: str, place: str) -> str:
     return f"input grad {'' if place == '[0]' else place}".rstrip()
 
 
-def _row(call: ModuleCall, what: str, phase: str, origin: str, judged: dict[str, Any]) -> ModuleRow:
+def _module_row(call: ModuleCall, what: str, phase: str, origin: str, judged: dict[str, Any]) -> ModuleRow:
     fails = judged["verdict"] == Verdict.DIFFERS
     return ModuleRow(
         module=call.path,
@@ -258,7 +258,7 @@ def _row(call: ModuleCall, what: str, phase: str, origin: str, judged: dict[str,
     )
 
 
-def _rows(judged: list[_Judged]) -> Iterator[ModuleRow]:
+def _rows_in_order(judged: list[_Judged]) -> Iterator[ModuleRow]:
     """As the model computes: outputs as the modules ended, then gradients the other way round."""
     ended: list[_Judged] = []
     waiting: list[_Judged] = []
@@ -269,12 +269,12 @@ def _rows(judged: list[_Judged]) -> Iterator[ModuleRow]:
     ended += reversed(waiting)
     for judgement in ended:
         for place, row in judgement.outputs.items():
-            yield _row(judgement.call, _what("output", place), "forward", judgement.forward, row)
+            yield _module_row(judgement.call, _what("output", place), "forward", judgement.forward, row)
     for judgement in reversed(ended):
         for place, row in judgement.grad_inputs.items():
-            yield _row(judgement.call, _what("input grad", place), "backward", judgement.backward, row)
+            yield _module_row(judgement.call, _what("input grad", place), "backward", judgement.backward, row)
         for name, row in judgement.parameters.items():
-            yield _row(judgement.call, f"{name} grad", "backward", judgement.backward, row)
+            yield _module_row(judgement.call, f"{name} grad", "backward", judgement.backward, row)
 
 
 def _own_parameters(path: str, names: Iterable[str]) -> list[str]:
@@ -282,7 +282,7 @@ def _own_parameters(path: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(prefix) and "." not in name[len(prefix) :]]
 
 
-def _compare(sides: _Sides) -> list[ModuleRow]:
+def _judged_rows(sides: _Sides) -> list[ModuleRow]:
     judged = []
     last = {call.path: call for call in sides.judged.calls}
     for call in sides.judged.calls:
@@ -300,7 +300,7 @@ def _compare(sides: _Sides) -> list[ModuleRow]:
                 judgement.parameters[short] = sides.judge(lambda run: run.parameter_grads, name, batch)
         judged.append(judgement)
     _find_origins(judged)
-    return list(_rows(judged))
+    return list(_rows_in_order(judged))
 
 
 def _differing_parameters(model: torch.nn.Module, other: torch.nn.Module) -> list[str]:
@@ -325,7 +325,7 @@ def _fan_in(model: torch.nn.Module) -> int:
     return max([tensor[0].numel() for tensor in model.parameters() if tensor.dim() > 1 and tensor.numel()] or [1])
 
 
-def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _args_and_kwargs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, dict):
         return (), example
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
@@ -365,7 +365,7 @@ class _Runner:
 
     def run(self, model: torch.nn.Module, dtype: Callable[[torch.dtype], torch.dtype]) -> ModuleRun:
         """Runs a model where it is; `dtype`: that of an input, by its own dtype."""
-        device = device_of(model)
+        device = model_device(model)
         return self._run(model, inputs_for(self.inputs, device, dtype), device.type != "cpu")
 
     def in_float64(
@@ -476,10 +476,10 @@ def compare_modules(
     wants_copy = on_device is not None or dtype is not None
     if (model_b is None) is not wants_copy:
         raise Error("compare_modules: give either model_b, or on_device= or dtype= for a copy of model_a")
-    other = model_b if model_b is not None else copied(model_a, on_device or device_of(model_a), dtype)
-    if device_of(model_a).type != "cpu" and device_of(other).type == "cpu":
+    other = model_b if model_b is not None else copied(model_a, on_device or model_device(model_a), dtype)
+    if model_device(model_a).type != "cpu" and model_device(other).type == "cpu":
         model_a, other = other, model_a
     notes = _differing_parameters(model_a, other)
-    runner = _Runner(_inputs(inputs), joined(modules) or "", loss, gradients, seed)
+    runner = _Runner(_args_and_kwargs(inputs), joined(modules) or "", loss, gradients, seed)
     sides, of_runs = _runs(runner, model_a, other, method, golden, nan_equal)
-    return ModuleComparison(_compare(sides), list(dict.fromkeys([*notes, *of_runs])))
+    return ModuleComparison(_judged_rows(sides), list(dict.fromkeys([*notes, *of_runs])))

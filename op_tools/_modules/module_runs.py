@@ -181,7 +181,7 @@ def _as_before(model: torch.nn.Module, devices: set[torch.device], seed: int) ->
                         buffer.copy_(before)
 
 
-def device_of(model: torch.nn.Module) -> torch.device:
+def model_device(model: torch.nn.Module) -> torch.device:
     """Of its first parameter or buffer."""
     for tensor in [*model.parameters(), *model.buffers()]:
         return tensor.device
@@ -254,7 +254,9 @@ def run_model(
         cpu_numbers: draw random numbers on the CPU.
     """
     run = ModuleRun()
-    devices = {device_of(model)} | {leaf.device for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)}
+    devices = {model_device(model)} | {
+        leaf.device for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)
+    }
     with _as_before(model, devices, seed), torch.set_grad_enabled(gradients), contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # compiled code has no modules
             stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -130,7 +130,7 @@ class RanksComparison(Result):
         return "".join(json.dumps(one) + "\n" for one in records)
 
 
-def read_rules(path: str | Path) -> list[tuple[str, str]]:
+def read_plan_rules(path: str | Path) -> list[tuple[str, str]]:
     """Rules from a file, a line each: ``REGEX = b s h[tp]``. The expression is searched for in "module operator place".
 
     Raises:

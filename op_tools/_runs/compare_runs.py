@@ -75,18 +75,18 @@ def rank_count(run: PathOrRecording) -> int:
     return len(find_recordings(os.fspath(run)))
 
 
-def _flat(header: Any, name: str = "") -> dict[str, Any]:
+def _flat_header(header: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(header, dict):
         return {name: header}
     return {
         key: value
         for part, below in header.items()
-        for key, value in _flat(below, f"{name}.{part}" if name else str(part)).items()
+        for key, value in _flat_header(below, f"{name}.{part}" if name else str(part)).items()
     }
 
 
 def _header_differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    of_a, of_b = _flat(a), _flat(b)
+    of_a, of_b = _flat_header(a), _flat_header(b)
     return [
         (name, of_a.get(name), of_b.get(name))
         for name in sorted({*of_a, *of_b})

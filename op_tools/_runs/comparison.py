@@ -244,7 +244,7 @@ def short_name(op: str) -> str:
     return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
 
 
-def _number(value: float | None) -> str:
+def _two_digits(value: float | None) -> str:
     return "" if value is None or value == 0 else f"{value:.2g}"
 
 
@@ -260,9 +260,9 @@ def _table(rows: Iterable[RunRow]) -> str:
                 short_name(row.op) + (" backward" if row.phase == "backward" else ""),
                 row.module,
                 row.verdict,
-                _number(row.input_difference),
-                _number(row.output_difference),
-                _number(row.limit),
+                _two_digits(row.input_difference),
+                _two_digits(row.output_difference),
+                _two_digits(row.limit),
             ]
             for row in rows
         ],

@@ -111,7 +111,7 @@ class Tolerance:
     exceptions: tuple[Exemption, ...] = ()
 
 
-def _number(where: str, value: Any) -> float:
+def _limit(where: str, value: Any) -> float:
     if isinstance(value, str):  # YAML reads 1e-4 as text
         with contextlib.suppress(ValueError):
             value = float(value)
@@ -130,13 +130,13 @@ def _exemption(where: str, entry: Any) -> Exemption:
         re.compile(module)
     except re.error as error:
         raise Error(f"{where}: module: {module!r}: {error}") from None
-    limit = _number(f"{where}: limit", entry.get("limit", float("inf")))
+    limit = _limit(f"{where}: limit", entry.get("limit", float("inf")))
     return Exemption(module, kind, limit, str(entry["why"]))
 
 
 def _tolerance(where: str, entry: Any) -> Tolerance:
     if not isinstance(entry, dict):
-        number = _number(where, entry)
+        number = _limit(where, entry)
         return Tolerance(dict.fromkeys(KINDS, number))
     unknown = set(entry) - {*KINDS, "exceptions"}
     if unknown:
@@ -145,7 +145,7 @@ def _tolerance(where: str, entry: Any) -> Tolerance:
     if not isinstance(listed, list):
         raise Error(f"{where}: exceptions: expected a list")
     exceptions = tuple(_exemption(f"{where}: exceptions[{i}]", one) for i, one in enumerate(listed))
-    return Tolerance({kind: _number(f"{where}: {kind}", entry[kind]) for kind in KINDS if kind in entry}, exceptions)
+    return Tolerance({kind: _limit(f"{where}: {kind}", entry[kind]) for kind in KINDS if kind in entry}, exceptions)
 
 
 def read_tolerances(path: str | os.PathLike[str]) -> dict[str, Tolerance]:
@@ -276,13 +276,13 @@ def _finite(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kind(row: RunRow) -> str:
+def _kind_of_row(row: RunRow) -> str:
     what = row.op.partition(":")[0]
     return {"loss": "loss", "optimizer": "weights"}.get(what, row.phase)
 
 
 def _judged(row: RunRow, tolerance: Tolerance) -> OneIterRow:
-    kind = _kind(row)
+    kind = _kind_of_row(row)
     limit = tolerance.limits.get(kind)
     lacks_result = row.verdict in _WITHOUT_RESULT
     differs = row.verdict in (CallVerdict.BORN, CallVerdict.CARRIED, CallVerdict.CAUSE_NOT_FOUND)

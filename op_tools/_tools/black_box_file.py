@@ -131,7 +131,7 @@ class BlackBox(Result):
         who = f"rank {self.rank}, process {self.pid}"
         if self.parent:
             who += f" (forked from {self.parent})"
-        inside = [_described(row) for row in self.open]
+        inside = [_described_call(row) for row in self.open]
         if self.copied is not None:
             state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
             if self.left_out:
@@ -143,17 +143,17 @@ class BlackBox(Result):
             return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}{lost}"
         last = self.rows[-1] if self.rows else None
         if self.left_out and not self.closed:
-            known = f"; the last call that has one was {_described(last)}" if last else ""
+            known = f"; the last call that has one was {_described_call(last)}" if last else ""
             return f"{who} {'may be' if self.alive else 'may have ended'} in one of {self._lost}{known}"
         raised = last is not None and last.state == "failed"
         if self.closed:
-            last_raised = f"; the last call raised: {_described(last)}" if last and raised else ""
+            last_raised = f"; the last call raised: {_described_call(last)}" if last and raised else ""
             return f"{who} stopped the tool; no call was open{last_raised}"
         if last is None:
             return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
         where = "is in no operator" if self.alive else "ended outside of any operator"
         waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
-        return f"{who} {where}; the last was {_described(last)}{', which raised' if raised else ''}{waits}"
+        return f"{who} {where}; the last was {_described_call(last)}{', which raised' if raised else ''}{waits}"
 
     @property
     def _lost(self) -> str:
@@ -170,9 +170,13 @@ class BlackBox(Result):
             of_stream = [row for row in suspects if row.stream == stream]
             done = [row for row in self.rows if row.stream == stream and row.done]
             last = (
-                f"the last call known to be done is {_described(done[-1])}" if done else "no call is known to be done"
+                f"the last call known to be done is {_described_call(done[-1])}"
+                if done
+                else "no call is known to be done"
             )
-            lines.append(f"{stream}: {last}; launched since: {len(of_stream)}, the first {_described(of_stream[0])}")
+            lines.append(
+                f"{stream}: {last}; launched since: {len(of_stream)}, the first {_described_call(of_stream[0])}"
+            )
         names = ",".join(sorted({row.op for row in [*suspects, *self.open]}))
         lines.append(
             "to name the guilty one: op-tools run --blackbox --time --time-mode sync --time-level aten "
@@ -225,12 +229,12 @@ class BlackBox(Result):
         )
 
 
-def _inputs(row: BlackBoxRow) -> str:
+def _shapes_of_inputs(row: BlackBoxRow) -> str:
     return "tensors whose shapes are no longer in the file" if row.inputs == "?" else row.inputs or "no tensors"
 
 
-def _described(row: BlackBoxRow) -> str:
-    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {_inputs(row)}"
+def _described_call(row: BlackBoxRow) -> str:
+    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {_shapes_of_inputs(row)}"
     if row.module:
         text += f", module {row.module}"
     if row.number:

@@ -16,7 +16,7 @@ _UNEQUAL = frozenset(
 )
 
 
-def compare_ranks(boxes: list[BlackBox]) -> list[str]:
+def collective_progress(boxes: list[BlackBox]) -> list[str]:
     """How far the ranks are in the collectives of each process group, and where they disagree: a line for each finding.
 
     Of several runs of a rank the last counts; its workers, which have its rank, do not.
@@ -109,7 +109,7 @@ def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
     any_call = any(box.rows for box in boxes)
     parts = []
     if len(boxes) > 1:
-        parts.append("\n".join([*(box.verdict for box in boxes), *compare_ranks(boxes)]))
+        parts.append("\n".join([*(box.verdict for box in boxes), *collective_progress(boxes)]))
     for box in boxes:
         if box.closed and not all(one.closed for one in boxes):
             continue  # its line is above; others are looked for

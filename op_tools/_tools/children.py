@@ -144,7 +144,7 @@ _ranks = itertools.count(1)  # of children without an index, after this process'
 
 
 @functools.cache
-def _folder(process: int) -> Path:
+def _report_folder(process: int) -> Path:
     """For the reports of this process's children; it ends with the process."""
     folder = Path(tempfile.mkdtemp(prefix="op_tools_children_"))
 
@@ -184,7 +184,7 @@ def _give(process: BaseProcess) -> list[tuple[Any, Path]] | None:
         return []
     inherited, waiting = [], []
     for tool in tools:
-        report = _folder(os.getpid()) / f"{next(_numbers)}.json"
+        report = _report_folder(os.getpid()) / f"{next(_numbers)}.json"
         waiting.append((tool._watch, report))
         goes = tool._goes_to_children and _is_picklable(tool._condition) and not _is_of_one_process(tool)
         tool_class = _declared_class(tool)

@@ -95,7 +95,7 @@ class CallInfo:
     @classmethod
     def of(cls, call: Call) -> CallInfo:
         """Describes a `call` that is about to run."""
-        return cls(call.name, call.level, call.step, _described(call.args), _described(call.kwargs))
+        return cls(call.name, call.level, call.step, _with_infos(call.args), _with_infos(call.kwargs))
 
     @property
     def tensors(self) -> list[TensorInfo]:
@@ -117,13 +117,13 @@ class CallInfo:
         return tensors
 
 
-def _described(value: Any) -> Any:
+def _with_infos(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return TensorInfo.of(value)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return tuple(_described(item) for item in value) if isinstance(value, tuple) else [*map(_described, value)]
+        return tuple(_with_infos(item) for item in value) if isinstance(value, tuple) else [*map(_with_infos, value)]
     if isinstance(value, dict):
-        return {key: _described(item) for key, item in value.items()}
+        return {key: _with_infos(item) for key, item in value.items()}
     return value
 
 

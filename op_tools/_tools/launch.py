@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._as_cuda.switch import start_from_environment as start_renaming
+from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base.account import write_account
 from .._base.config_file import Config, switched, without_variables
 from .._base.core import Error, log_warn
@@ -200,7 +200,7 @@ def environment(
         level = changed.pop("level", usual)
         words.append(kind.flag if level == usual else f"{kind.flag}:{level}")
         by_name = {option.name: option for option in kind.options}
-        variables |= {by_name[name].variable: _text(value) for name, value in changed.items()}
+        variables |= {by_name[name].variable: _variable_text(value) for name, value in changed.items()}
     variables[_VARIABLE] = ",".join(words)
     if fail_on_wrong:
         variables[_FAIL] = "1"
@@ -211,7 +211,7 @@ def environment(
     return variables
 
 
-def _text(value: Any) -> str:
+def _variable_text(value: Any) -> str:
     """A value of an option as its variable takes it."""
     if isinstance(value, bool):
         return str(int(value))

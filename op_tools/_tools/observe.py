@@ -82,8 +82,8 @@ class ObserveResult(Result):
         if by == "shape":
             columns = [
                 *first,
-                Shown[ObserveRow]("inputs", lambda row: _text(row.inputs)),
-                Shown[ObserveRow]("outputs", lambda row: _text(row.outputs)),
+                Shown[ObserveRow]("inputs", lambda row: _shapes_text(row.inputs)),
+                Shown[ObserveRow]("outputs", lambda row: _shapes_text(row.outputs)),
                 Shown[ObserveRow]("", lambda row: "dynamic" if (row.op, row.phase) in varies else ""),
             ]
             return self._table_of(columns, sorted_rows(self.rows, sort_by), row_limit)
@@ -118,7 +118,7 @@ class _OfOp:
     varies: str = ""
 
 
-def _text(tensors: Iterable[declared.TensorShape]) -> str:
+def _shapes_text(tensors: Iterable[declared.TensorShape]) -> str:
     return ", ".join(map(str, tensors))
 
 

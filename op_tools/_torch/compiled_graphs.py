@@ -54,7 +54,7 @@ def _made() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _note(function: object, *, is_graph: bool = True) -> None:
+def _note_run(function: object, *, is_graph: bool = True) -> None:
     for runs in _on:
         runs.note(function, is_graph=is_graph)
 
@@ -80,9 +80,9 @@ def _watch() -> None:
 def _look_at(frame: FrameType, *, compiles: bool) -> None:
     name = frame.f_code.co_name
     if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
-        _note(frame.f_locals.get("fn"))
+        _note_run(frame.f_locals.get("fn"))
     elif name == "compile_wrapper" and compiles and _breaks_graphs():
-        _note(frame.f_locals.get("fn"), is_graph=False)
+        _note_run(frame.f_locals.get("fn"), is_graph=False)
 
 
 def _breaks_graphs() -> bool:
@@ -102,7 +102,7 @@ def _watch_models() -> None:
 def _noting(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def noting(model: object, *args: Any, **kwargs: Any) -> Any:
-        _note(model)
+        _note_run(model)
         return run(model, *args, **kwargs)
 
     return noting

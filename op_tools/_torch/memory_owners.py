@@ -29,12 +29,12 @@ def _address(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _tensors() -> list[torch.Tensor]:
+def _all_tensors() -> list[torch.Tensor]:
     # By type(): isinstance() asks proxies for their __class__, which may be code of the program.
     return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
 
 
-def _saved(node: Any) -> Iterator[torch.Tensor]:
+def _saved_tensors(node: Any) -> Iterator[torch.Tensor]:
     for name in dir(node):
         if not name.startswith("_saved_"):
             continue
@@ -53,7 +53,7 @@ def _graph(root: torch.Tensor) -> dict[int, str]:
     waiting, seen = [root.grad_fn], {root.grad_fn}
     while waiting and len(seen) < _MOST_NODES:
         node: Any = waiting.pop()
-        for tensor in _saved(node):
+        for tensor in _saved_tensors(node):
             holders.setdefault(_address(tensor), node.name())
         for parent, _ in node.next_functions:
             if parent is not None and parent not in seen:
@@ -90,7 +90,7 @@ def _names_in_functions() -> dict[int, str]:
     return names
 
 
-def _module_of(names: dict[str, Any]) -> str | None:
+def _module_of_names(names: dict[str, Any]) -> str | None:
     for name, module in list(sys.modules.items()):
         if getattr(module, "__dict__", None) is names:
             return name
@@ -105,7 +105,7 @@ def _named_by(owner: Any, value: object) -> str | None:
     """The end of a path: a name in a function or a module, or a function that has it."""
     if type(owner) is types.FunctionType:
         return f"function {owner.__qualname__} in {owner.__module__}"
-    if type(owner) is dict and (module := _module_of(owner)) is not None:
+    if type(owner) is dict and (module := _module_of_names(owner)) is not None:
         return f"{_key_of(owner, value)} in {module}"
     return None
 
@@ -114,7 +114,7 @@ def _is_running(frame: types.FrameType) -> bool:
     return any(frame is one for one in _running_frames())
 
 
-def _kind_of(owner: Any) -> str:
+def _owner_text(owner: Any) -> str:
     """A word for an object on the path: "list of 12", "frame of fit()" of a function that a traceback keeps."""
     kind = type(owner)
     if kind is types.FrameType:
@@ -147,8 +147,8 @@ def _name(target: object, ours: set[int], in_functions: dict[int, str]) -> str:
                     return f"{path}{name}"
                 if issubclass(kind, types.ModuleType):
                     continue
-                last = last or f"a {_kind_of(owner)}"
-                following.append((owner, f"{path}{_kind_of(owner)}, "))
+                last = last or f"a {_owner_text(owner)}"
+                following.append((owner, f"{path}{_owner_text(owner)}, "))
         waiting = following
     return last
 
@@ -162,7 +162,7 @@ class Owners:
         self._names: dict[int, str] = {}  # to find a name takes a look at all objects of the process
         # A tensor class of the program may have code for its attributes, which must not run.
         with torch._C.DisableTorchFunctionSubclass():
-            self._look(_tensors())
+            self._look(_all_tensors())
         self._ours = {id(self.__dict__), id(self._holders), id(self._graphs)}
         self._ours |= {*map(id, self._holders.values()), *map(id, self._graphs)}
 

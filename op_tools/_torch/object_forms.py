@@ -33,7 +33,7 @@ def find_class(name: str) -> type | None:
     return None
 
 
-def name_of(cls: type) -> str:
+def class_name(cls: type) -> str:
     """The name by which find_class() finds it."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
@@ -74,7 +74,7 @@ def _form_of_array(value: Any, tag: str) -> tuple[str, Any] | str:
 
 def _form_of_dataclass(value: Any) -> tuple[str, Any] | str:
     cls: Any = type(value)
-    name = name_of(cls)
+    name = class_name(cls)
     if find_class(name) is not cls:
         return "its class cannot be found again by its name"
     if why := _why_not_made(cls):

@@ -59,7 +59,7 @@ def _devices() -> list[str]:
     return [str(name(index)) for index in range(torch.accelerator.device_count())]
 
 
-def _start() -> list[str]:
+def _start_words() -> list[str]:
     """The words behind `python` with which the program starts again: ["-m", "package.train", "--lr", "0.1"]."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name.partition(".")[0] == "op_tools":
@@ -77,16 +77,16 @@ def _capture_folder() -> str:
     return ""
 
 
-def _shown(text: str) -> str:
+def _as_utf8(text: str) -> str:
     """Text that has a UTF-8 form: of a path that has none, the bytes are spelled out."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
-    facts: dict[str, Any] = {"python": platform.python_version(), "folder": _shown(str(Path.cwd()))}
-    facts["argv"], facts["start"] = [_shown(one) for one in sys.argv], [_shown(one) for one in _start()]
-    facts["capture"] = _shown(_capture_folder())
+    facts: dict[str, Any] = {"python": platform.python_version(), "folder": _as_utf8(str(Path.cwd()))}
+    facts["argv"], facts["start"] = [_as_utf8(one) for one in sys.argv], [_as_utf8(one) for one in _start_words()]
+    facts["capture"] = _as_utf8(_capture_folder())
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())

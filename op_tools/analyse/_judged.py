@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.core import Error
 from .._conformance.rows import EXPECTED, RIGHT, UNSUPPORTED, WRONG, Row, rows_below
-from .._conformance.summary import read_facts
+from .._conformance.summary import read_run_facts
 from ._table import SupportTable, last_part
 
 _MEANING = {**dict.fromkeys(RIGHT, "right"), **dict.fromkeys((*WRONG, EXPECTED), "wrong"), UNSUPPORTED: "unsupported"}
@@ -28,7 +28,7 @@ def read_conformance(folder: str | Path, device: str) -> Judged:
     Raises:
         op_tools.Error: there is no result, or it is of another device.
     """
-    of = read_facts(Path(folder))["device"].split(":")[0]
+    of = read_run_facts(Path(folder))["device"].split(":")[0]
     if of != device.split(":")[0]:
         raise Error(f"{folder}: a conformance result of device {of}, the support table is of {device}")
     judged: Judged = {}
@@ -44,7 +44,7 @@ def read_conformance(folder: str | Path, device: str) -> Judged:
 def enter_conformance(table: SupportTable, judged: Judged) -> None:
     """Enters it into the table of the same device."""
     for name, dtypes in judged.items():
-        for target in _rows_of(table, name):
+        for target in _rows_of_names(table, name):
             target["judged"] = dict(sorted(dtypes.items()))
 
 
@@ -56,7 +56,7 @@ def _add(dtypes: dict[str, dict[str, Any]], row: Row) -> None:
         counts.setdefault(meaning + " because", f"{row.phase}: {row.reason or row.status} ({row.case})")
 
 
-def _rows_of(table: SupportTable, name: str) -> Iterable[dict[str, Any]]:
+def _rows_of_names(table: SupportTable, name: str) -> Iterable[dict[str, Any]]:
     """A function's row, and those of its other names: torch.tanh, torch.Tensor.tanh_."""
     if "::" in name:
         operators = table.content["operators"]

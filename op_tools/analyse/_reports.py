@@ -155,11 +155,11 @@ def advice_rows(hits: Iterable[Hit], report: Report) -> None:
 
 def affinity_rows(hits: Iterable[Hit], report: Report) -> None:
     """The rows of mode affinity_apis."""
-    calls = {(one.file, one.line, one.end, one.kind, _shown(one), one.rule.get("replacement", "")) for one in hits}
+    calls = {(one.file, one.line, one.end, one.kind, _shown_name(one), one.rule.get("replacement", "")) for one in hits}
     report.rows["affinity_api_call.csv"] = sorted(calls)
 
 
-def _shown(hit: Hit) -> str:
+def _shown_name(hit: Hit) -> str:
     return "input[condition] = value" if hit.kind == "special" else hit.name
 
 

@@ -72,16 +72,16 @@ def _walk(root: Path, problems: list[Problem]) -> Iterator[tuple[Path, str]]:
             status = folder.stat()
             entries = sorted(os.scandir(folder), key=lambda one: one.name)
         except OSError as error:
-            problems.append(Problem(_shown(relative), 0, f"the folder cannot be read: {error.strerror}"))
+            problems.append(Problem(_readable(relative), 0, f"the folder cannot be read: {error.strerror}"))
             continue
         if (status.st_dev, status.st_ino) in entered:
-            problems.append(Problem(_shown(relative), 0, "a link to a folder that was read already"))
+            problems.append(Problem(_readable(relative), 0, "a link to a folder that was read already"))
             continue
         entered.add((status.st_dev, status.st_ino))
         folders = []
         for entry in entries:
             path = Path(entry.path)
-            name = _shown(path.relative_to(root).as_posix())
+            name = _readable(path.relative_to(root).as_posix())
             try:
                 mode = entry.stat().st_mode
             except OSError as error:
@@ -97,14 +97,14 @@ def _walk(root: Path, problems: list[Problem]) -> Iterator[tuple[Path, str]]:
         waiting += reversed(folders)
 
 
-def _shown(name: str) -> str:
+def _readable(name: str) -> str:
     """A file's name as text; bytes that are no UTF-8 as \\x..."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def read_facts(source: Source) -> FileFacts:
     """The facts of a file. Never raises for a file's content: faults are among its problems."""
-    facts = FileFacts(_shown(source.file), source.module, source.is_package)
+    facts = FileFacts(_readable(source.file), source.module, source.is_package)
     suffix = Path(source.path).suffix.lower()
     try:
         if Path(source.path).stat().st_size > _LARGEST:

@@ -52,7 +52,7 @@ def make_table(device: str, samples: int = 1000, progress: Callable[[str], None]
         tests = _databases()
         for names, calls in itertools.chain(_function_calls(tests[0], samples), _module_calls(tests[1], samples)):
             progress(names[0])
-            row = _row(calls, watch, device)
+            row = _row_of_calls(calls, watch, device)
             functions.update((name, row) for name in names if name not in functions)
     operators = _operators(key, watch.tried)
     _add_by_name(functions, operators)
@@ -157,7 +157,7 @@ def _module_call(module_class: Any, sample: Any) -> _Call:
     return prepare
 
 
-def _row(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
+def _row_of_calls(calls: list[_Call], watch: Watch, device: str) -> dict[str, Any]:
     """The operators of a function's sample calls, forward and backward. Each is made as a program makes it, and again under the
     watch, which goes on behind an operator that the device refuses."""
     forward: list[list[str]] = []
@@ -324,7 +324,7 @@ def _public_names() -> dict[str, list[str]]:
             continue
         module = sys.modules.get(name)
         if type(module) is types.ModuleType:
-            names = {*vars(module), *_listed(module)}
+            names = {*vars(module), *_names_in_all(module)}
         else:
             facts = read_facts(source)
             names = {*facts.exports, *facts.values}
@@ -335,6 +335,6 @@ def _public_names() -> dict[str, list[str]]:
     return dict(sorted(public.items()))
 
 
-def _listed(module: types.ModuleType) -> list[str]:
+def _names_in_all(module: types.ModuleType) -> list[str]:
     names = inspect.getattr_static(module, "__all__", [])
     return [one for one in names if isinstance(one, str)] if isinstance(names, (list, tuple)) else []

@@ -40,11 +40,11 @@ class Detector:
 @functools.cache
 def _observing(folder: Path) -> OpObserve:
     tool = OpObserve(detail=2, output_dir=folder).start()
-    atexit.register(_finish, tool, folder)
+    atexit.register(_finish_run, tool, folder)
     return tool
 
 
-def _finish(tool: OpObserve, folder: Path) -> None:
+def _finish_run(tool: OpObserve, folder: Path) -> None:
     tool.stop()
     report = Report("dynamic_shape")
     try:

@@ -15,7 +15,7 @@ from .._base.declared import CallVerdict
 from .._runs.comparison import RankComparison, RunsComparison
 from .._tools.record import RecordedCalls, RecordedTensor
 from ..formats._names import their_name
-from .troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, number, write_tables
+from .troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, nine_digits, write_tables
 
 FORMATS = ("msprobe", "troubleshooter")
 
@@ -98,10 +98,10 @@ def _statistics(tensor: RecordedTensor | None) -> list[float]:
 
 def _decimals(value: float) -> str:
     """As decimals; an unknown number, as the tool writes it."""
-    return _UNKNOWN if math.isnan(value) else number(value, 0)
+    return _UNKNOWN if math.isnan(value) else nine_digits(value, 0)
 
 
-def _share(difference: float, of: float) -> str:
+def _percentage(difference: float, of: float) -> str:
     if math.isnan(difference):
         return _UNKNOWN
     return f"{100 * abs(difference / of):.9g}%" if of else ("0.0%" if difference == 0 else _UNKNOWN)
@@ -118,14 +118,14 @@ def _msprobe_rows(row: _Row) -> Iterator[list[str]]:
             for name, tensor in ((name_b, b), (name_a, a))
         ]
         both = [text for pair in zip(*facts, strict=True) for text in pair]
-        shares = [_share(difference, of) for difference, of in zip(differences, of_a, strict=True)]
+        shares = [_percentage(difference, of) for difference, of in zip(differences, of_a, strict=True)]
         numbers = [*map(_decimals, differences), *shares, *map(_decimals, of_b), *map(_decimals, of_a)]
         # An input that differs is a result of an earlier call.
         judged = [result, why] if role == "output" else ["pass" if result == "error" else result, ""]
         yield [*both, _UNKNOWN, _UNKNOWN, *numbers, _UNKNOWN, *judged, row.row.line_b or row.row.line]
 
 
-def _rows(rank: RankComparison, *, each_step: bool) -> Iterator[_Row]:
+def _rows_of_rank(rank: RankComparison, *, each_step: bool) -> Iterator[_Row]:
     a, b = (_Side(core, each_step=each_step) for core in (rank._found.a, rank._found.b))
     return (_Row(rank, number, a, b) for number in range(len(rank.rows)))
 
@@ -133,7 +133,7 @@ def _rows(rank: RankComparison, *, each_step: bool) -> Iterator[_Row]:
 def _write_msprobe(comparison: RunsComparison, path: Path) -> None:
     for rank in comparison.ranks:
         steps: dict[int, list[list[str]]] = {}
-        for row in _rows(rank, each_step=True):
+        for row in _rows_of_rank(rank, each_step=True):
             steps.setdefault(row.row.step, []).extend(_msprobe_rows(row))
         for step, rows in steps.items():
             name = path.stem + (f"_rank{rank.rank}" if len(comparison.ranks) > 1 else "")
@@ -148,14 +148,14 @@ def _troubleshooter_row(pair: tuple[str, _Placed | None, _Placed | None, str, st
     differences = [abs(one - other) if one != other else 0.0 for one, other in zip(of_a, of_b, strict=True)]
     shapes = [str(one[1].shape) if one else "None" for one in (a, b)]
     names = [name if one else "None" for name, one in ((name_a, a), (name_b, b))]
-    return [*names, *shapes, ", ".join(number(one, 5) for one in differences)]
+    return [*names, *shapes, ", ".join(nine_digits(one, 5) for one in differences)]
 
 
 def _write_troubleshooter(comparison: RunsComparison, folder: Path) -> None:
     titles = ["ORIGIN NET (pytorch)", "TARGET NET (pytorch)"]
     for rank in comparison.ranks:
         steps: dict[int, dict[str, list[list[str]]]] = {}
-        for row in _rows(rank, each_step=False):
+        for row in _rows_of_rank(rank, each_step=False):
             tables = steps.setdefault(row.row.step, {MAPPING: [], FORWARD: [], BACKWARD: []})
             is_forward = row.row.phase == "forward"
             if is_forward:

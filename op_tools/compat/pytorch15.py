@@ -130,7 +130,7 @@ class Dumper:
         if was_loaded and self._acl:
             self._acl.finalize_dump()
         if self.check_overflow:
-            if _is_finite(outputs) or not _is_finite(inputs):
+            if _all_finite(outputs) or not _all_finite(inputs):
                 return
             self.overflowed.append(name)
             log_warn(f"overflow: {name}")
@@ -157,12 +157,12 @@ def get_op_map(origin: str | Path, target: str | Path) -> list[tuple[str | None,
         op_tools.Error: a file cannot be read.
     """
     sides = [entries(Path(path)) for path in (origin, target)]
-    keys = [[_key(entry) for entry in side] for side in sides]
+    keys = [[_entry_key(entry) for entry in side] for side in sides]
     names = [[f"{entry.ir_name}/{entry.seqid}" for entry in side] for side in sides]
     return [(names[0][a] if a is not None else None, names[1][b] if b is not None else None) for a, b in align(*keys)]
 
 
-def _key(entry: Entry) -> tuple[Any, ...]:
+def _entry_key(entry: Entry) -> tuple[Any, ...]:
     name = _SAME_NODES.get(entry.ir_name, entry.ir_name)
     shapes = [leaf.shape for leaf in leaves(list(entry.outputs.values())) if isinstance(leaf, ForeignTensor)]
     return (name, *shapes)
@@ -180,7 +180,7 @@ class _Operators(Hook):
     def before(self, call: Call) -> tuple[str, dict[str, Any], bool] | None:
         if torch._C._current_graph_task_id() != -1 or call.name in _NOT_DUMPED:
             return None
-        schema = _schema(call.name)
+        schema = _dumped_schema(call.name)
         if schema is None:
             return None
         inputs = {one.name: value for one, value in zip(schema.arguments, call.args, strict=False)} | call.kwargs
@@ -224,7 +224,7 @@ class _Nodes(Hook):
             try:
                 grads = [one for one in inputs if one is not None]
                 gradients = [one for one in results if one is not None]
-                entries = {"grads": grads, **_saved()}
+                entries = {"grads": grads, **_saved_by_node()}
                 self._dump._after(re.sub(r"\d+$", "", kind), entries, {"grad_inputs": gradients}, False)
             except Exception as error:  # the program's backward pass goes on
                 log_warn(f"dumper: {kind} is not dumped: {error}")
@@ -233,7 +233,7 @@ class _Nodes(Hook):
 _WATCHED = "op_tools.compat.pytorch15"
 
 
-def _saved() -> dict[str, Any]:
+def _saved_by_node() -> dict[str, Any]:
     """The tensors that the running node saved for its backward."""
     node = torch._C._current_autograd_node()
     saved = {}
@@ -245,7 +245,7 @@ def _saved() -> dict[str, Any]:
 
 
 @functools.cache
-def _schema(name: str) -> Any:
+def _dumped_schema(name: str) -> Any:
     """The schema of an operator that is dumped; None for views, which compute nothing."""
     base, _, overload = name.partition("::")[2].partition(".")
     operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
@@ -262,7 +262,7 @@ def _copied(value: Any) -> Any:
     return [_copied(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _is_finite(values: dict[str, Any]) -> bool:
+def _all_finite(values: dict[str, Any]) -> bool:
     tensors = [one for one in leaves(list(values.values())) if isinstance(one, torch.Tensor)]
     return all(bool(torch.isfinite(one).all()) for one in tensors if one.is_floating_point() or one.is_complex())
 
@@ -285,17 +285,17 @@ class _Source:
         """Overwrites the tensors of a call with those of the first entry that is like it; whether there is one."""
         for entry in self._waiting.get(name, []):
             pairs = [(inputs[key], value) for key, value in entry.inputs.items() if inputs.get(key) is not None]
-            if len(pairs) != len(entry.inputs) or not all(_is_like(live, saved) for live, saved in pairs):
+            if len(pairs) != len(entry.inputs) or not all(_fits(live, saved) for live, saved in pairs):
                 continue
             self._waiting[name].remove(entry)
             self.used.append(f"{name}/{entry.seqid}")
             for live, saved in pairs:
-                _overwrite(live, saved)
+                _load_into(live, saved)
             return True
         return False
 
 
-def _is_like(live: Any, saved: Any) -> bool:
+def _fits(live: Any, saved: Any) -> bool:
     if isinstance(saved, ForeignTensor):
         if not isinstance(live, torch.Tensor) or tuple(live.shape) != saved.shape:
             return False
@@ -303,16 +303,16 @@ def _is_like(live: Any, saved: Any) -> bool:
         return kinds[0] == kinds[1] or set(kinds) == {"torch.int32", "torch.int64"}
     if isinstance(saved, list):
         is_list = isinstance(live, (list, tuple)) and len(live) == len(saved)
-        return is_list and all(_is_like(*pair) for pair in zip(live, saved, strict=True))
+        return is_list and all(_fits(*pair) for pair in zip(live, saved, strict=True))
     if isinstance(saved, float) or isinstance(live, float):
         return isinstance(live, (int, float)) and not isinstance(live, bool)
     return bool(live == saved)
 
 
-def _overwrite(live: Any, saved: Any) -> None:
+def _load_into(live: Any, saved: Any) -> None:
     if isinstance(saved, list):
         for target, other in zip(live, saved, strict=True):
-            _overwrite(target, other)
+            _load_into(target, other)
     elif isinstance(saved, ForeignTensor):
         with torch.no_grad():
             # .data: autograd must not see it, as it does not see the 1.5 dumper's.

@@ -39,28 +39,28 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> l
         raise Error(f"{wanted}: the suffix selects the form; expected one of {', '.join(_SUFFIXES)}")
     if wanted.exists():
         raise Error(f"{wanted}: is there already")
-    arrays = _read(existing)
+    arrays = _read_arrays(existing)
     if not arrays:
         raise Error(f"{existing}: holds no arrays")
     try:
-        return _write(arrays, wanted)
+        return _write_arrays(arrays, wanted)
     except OSError as error:
         raise Error(f"{error.filename or wanted}: {error.strerror or error}") from None
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read_arrays(path: Path) -> dict[str, torch.Tensor]:
     """The arrays of a file or folder by their names."""
     if not path.exists():
         raise Error(f"{path}: there is no such file or folder")
     if path.is_dir():
         files = sorted(one for one in path.rglob("*") if one.suffix in (".npy", ".txt") and one.is_file())
-        return {str(one.relative_to(path).with_suffix("")): _read(one)[_ONE] for one in files}
+        return {str(one.relative_to(path).with_suffix("")): _read_arrays(one)[_ONE] for one in files}
     if path.suffix in (".h5", ".hdf5"):
         with opened(path) as file:
             names = list(_datasets(file, ""))
         return {name.removeprefix("/"): load_dataset(str(path), name) for name in names}
     if path.suffix in (".pth", ".pt"):
-        return dict(_tensors(load(path), ""))
+        return dict(_named_arrays(load(path), ""))
     return {_ONE: load_npy(path) if path.suffix == ".npy" else _read_txt(path)}
 
 
@@ -71,7 +71,7 @@ def _datasets(group: Any, name: str) -> list[str]:
     return names
 
 
-def _tensors(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
+def _named_arrays(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         return [(name or _ONE, value.detach())]
     items: list[tuple[Any, Any]] = []
@@ -79,7 +79,7 @@ def _tensors(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
         items = list(value.items())
     elif isinstance(value, (list, tuple)):
         items = list(enumerate(value))
-    return [pair for key, one in items for pair in _tensors(one, f"{name}/{key}" if name else str(key))]
+    return [pair for key, one in items for pair in _named_arrays(one, f"{name}/{key}" if name else str(key))]
 
 
 def _read_txt(path: Path) -> torch.Tensor:
@@ -93,7 +93,7 @@ def _read_txt(path: Path) -> torch.Tensor:
     return tensor_of(numpy.array(numbers, dtype="float64"), str(path))
 
 
-def _write(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
+def _write_arrays(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
     if path.suffix in (".pth", ".pt"):
         torch.save(arrays[_ONE] if list(arrays) == [_ONE] else arrays, path)
         return [str(path)]

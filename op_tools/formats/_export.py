@@ -78,7 +78,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
             done.problems[:0] = problems
             return done
     done = Exported()
-    calls = _read(source, done)
+    calls = _read_captures(source, done)
     if not calls:
         raise Error("\n".join(done.problems) or f"{os.fspath(source)}: holds no captured calls")
     try:
@@ -89,7 +89,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
     return done
 
 
-def _read(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
+def _read_captures(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
     listed, problems, _ = find_calls(os.fsencode(source))
     done.problems += problems
     calls = []
@@ -104,7 +104,7 @@ def _read(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
     return sorted(calls, key=lambda one: (one.rank, one.step))
 
 
-def _number(names: dict[str, int], name: str) -> int:
+def _next_number(names: dict[str, int], name: str) -> int:
     """Counts the calls of a name from 0."""
     names[name] = names.get(name, -1) + 1
     return names[name]
@@ -139,7 +139,7 @@ def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
         named = []
         for captured in group:
             if parts := _their(captured, done, aten=True):
-                name = ".".join((*parts, str(_number(numbers, ".".join(parts)))))
+                name = ".".join((*parts, str(_next_number(numbers, ".".join(parts)))))
                 writer.forward(name, captured.call.args, captured.call.kwargs, captured.call.result, _stack(captured))
                 named.append((name, captured.call))
                 done.calls += 1
@@ -162,7 +162,7 @@ def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> No
             named = []
             for captured in group:
                 if parts := _their(captured, done, aten=False):
-                    number = _number(numbers, "_".join(parts))
+                    number = _next_number(numbers, "_".join(parts))
                     named.append((f"{'_'.join(parts)}_{number}", captured.call))
                     writer.value(f"{named[-1][0]}_forward_input", tuple(captured.call.args))
                     writer.value(f"{named[-1][0]}_forward_output", captured.call.result)
@@ -183,8 +183,8 @@ def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
     files: dict[tuple[int, int], H5Writer] = {}
     for captured in calls:
         try:
-            name, args, kwargs = _operator(captured)
-            schema = _schema(name)
+            name, args, kwargs = _operator_behind(captured)
+            schema = _aten_schema(name)
             inputs = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
             inputs.update(kwargs)
             results = (
@@ -208,7 +208,7 @@ def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
         done.calls += 1
 
 
-def _operator(captured: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def _operator_behind(captured: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """The aten operator that is the call, or is behind it."""
     if captured.call.name.startswith("aten::"):
         return captured.call.name, captured.call.args, captured.call.kwargs
@@ -218,7 +218,7 @@ def _operator(captured: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]
     return str(behind[0]), tuple(behind[1]), {}
 
 
-def _schema(name: str) -> Any:
+def _aten_schema(name: str) -> Any:
     base, _, overload = name.removeprefix("aten::").partition(".")
     packet = getattr(torch.ops.aten, base, None)
     operator = getattr(packet, overload or "default", None)

@@ -64,7 +64,7 @@ def parse_json(text: str, where: str, line: int = 0) -> Any:
         raise Error(f"{where}: line {line or 1}: no JSON that can be read: {error}") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:

@@ -83,7 +83,7 @@ def read(path: Path) -> Dump:
     problems: list[str] = []
     for step, file in enumerate(h5_files(path)):
         for entry in entries(file, problems):
-            calls.append(_call(entry, len(calls), step))
+            calls.append(_call_of_entry(entry, len(calls), step))
     return Dump(path, "h5", tuple(calls), tuple(problems), {})
 
 
@@ -135,15 +135,15 @@ def _side(call: Any, side: str, role: str, where: str) -> dict[str, Any]:
         at = f"{where}/{side}/{name}"
         if hasattr(item, "keys"):
             arguments[name] = [
-                _value(element, role, f"{name}.{i}", f"{at}/{key}")
+                _value_of_dataset(element, role, f"{name}.{i}", f"{at}/{key}")
                 for i, (key, element) in enumerate(members(item, at))
             ]
         else:
-            arguments[name] = _value(item, role, name, at)
+            arguments[name] = _value_of_dataset(item, role, name, at)
     return arguments
 
 
-def _value(data: Any, role: str, place: str, where: str) -> Any:
+def _value_of_dataset(data: Any, role: str, place: str, where: str) -> Any:
     if not hasattr(data, "shape"):
         raise Error(f"{where}: is no dataset")
     if data.is_virtual or data.external:
@@ -195,7 +195,7 @@ def load_dataset(file: str, key: str) -> torch.Tensor:
 # --- Calls ---
 
 
-def _call(entry: Entry, count: int, step: int) -> ForeignCall:
+def _call_of_entry(entry: Entry, count: int, step: int) -> ForeignCall:
     is_node = re.fullmatch(r"\w+Backward\d*", entry.ir_name) is not None
     name, args, kwargs, why = ("", None, None, NODE) if is_node else _arguments(entry)
     inputs = tuple(entry.inputs.values()) if is_node else args

@@ -69,7 +69,7 @@ def import_dump(dump: Dump, target: str | os.PathLike[str]) -> Imported:
         if rest := [one for one in calls if one not in passes]:
             backward[key] = rest
         try:
-            _write(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
+            _write_call(call, passes[0] if passes else None, root / str(call.rank) / dump.format)
             written += 1
         except Error as error:
             left(call, str(error))
@@ -90,7 +90,7 @@ def summary(done: Imported) -> list[str]:
     ]
 
 
-def _write(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
+def _write_call(call: ForeignCall, backward: ForeignCall | None, root: Path) -> None:
     if call.why_not:
         raise Error(call.why_not)
     if call.args is None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._base.core import Error
-from ._files import dtype_named, inside, read_json
+from ._files import dtype_named, inside, read_json_object
 from ._model import Dump, ForeignCall, ForeignTensor, Missing, tensors_in
 from ._msprobe_writer import BY_ARGUMENT, GRADIENTS
 from ._names import our_name
@@ -30,7 +30,7 @@ def dump_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.name == "dump.json" else []
     files = [one for pattern in ("dump.json", "*/dump.json", "*/*/dump.json") for one in path.glob(pattern)]
-    return sorted(files, key=lambda one: (_rank(one), _step(one), str(one)))
+    return sorted(files, key=lambda one: (_rank_of_file(one), _step(one), str(one)))
 
 
 def _step(file: Path) -> int:
@@ -38,7 +38,7 @@ def _step(file: Path) -> int:
     return int(next((one[1] for one in reversed(matches) if one), 0))
 
 
-def _rank(file: Path) -> int:
+def _rank_of_file(file: Path) -> int:
     match = re.fullmatch(r"rank(\d+)", file.parent.name)
     return int(match[1]) if match else 0
 
@@ -55,7 +55,7 @@ def read(path: Path) -> Dump:
     last: dict[int, int] = {}
     for file in dump_files(path):
         reader = _File(file, problems)
-        rank = _rank(file)
+        rank = _rank_of_file(file)
         calls_of_rank = reader.calls(last.get(rank, 0))
         last[rank] = last.get(rank, 0) + len(calls_of_rank)
         calls += calls_of_rank
@@ -68,9 +68,9 @@ class _File:
 
     def __init__(self, file: Path, problems: list[str]) -> None:
         self._file, self._problems = file, problems
-        self._rank, self._step = _rank(file), _step(file)
+        self._rank, self._step = _rank_of_file(file), _step(file)
         self._folder = file.parent / "dump_tensor_data"
-        dump = read_json(file)
+        dump = read_json_object(file)
         data = dump.get("data")
         if not isinstance(data, dict):
             raise Error(f"{file}: has no object 'data'; this is no dump of msprobe")
@@ -79,11 +79,11 @@ class _File:
         self._by_node = dump.get(GRADIENTS) != BY_ARGUMENT
         self._stacks = self._read_stacks()
         construct = file.parent / "construct.json"
-        self._parents = read_json(construct) if construct.is_file() else {}
+        self._parents = read_json_object(construct) if construct.is_file() else {}
 
     def _read_stacks(self) -> dict[str, tuple[str, ...]]:
         file = self._file.parent / "stack.json"
-        stacks = read_json(file) if file.is_file() else {}
+        stacks = read_json_object(file) if file.is_file() else {}
         if "0" not in stacks:  # older: by name
             return {name: stack_lines(lines) for name, lines in stacks.items()}
         stacks_by_name = {}
@@ -255,11 +255,11 @@ def _reader_of(kind: type) -> Callable[[dict[str, Any]], Any]:
     return read_plain
 
 
-def _device(value: dict[str, Any]) -> torch.device:
+def _device_of_value(value: dict[str, Any]) -> torch.device:
     return torch.device(str(value["value"]).removesuffix(":None"))
 
 
-def _dtype(value: dict[str, Any]) -> torch.dtype:
+def _dtype_of_value(value: dict[str, Any]) -> torch.dtype:
     dtype = dtype_named(str(value["value"]))
     if dtype is None:
         raise ValueError("torch has no such dtype")
@@ -282,7 +282,7 @@ _VALUES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "slice": lambda value: slice(*value["value"]),
     "ellipsis": lambda _: Ellipsis,
     "torch.Size": lambda value: torch.Size(value["value"]),
-    "torch.device": _device,
-    "torch.dtype": _dtype,
+    "torch.device": _device_of_value,
+    "torch.dtype": _dtype_of_value,
     "torch.memory_format": _memory_format,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._base.core import describe
-from ._statistics import statistics
+from ._statistics import tensor_statistics
 
 # The header of a dump.json of ours: msprobe saves gradients in the order of the last autograd node.
 GRADIENTS = "gradients"
@@ -86,7 +86,7 @@ class MsprobeWriter:
         return plain
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> dict[str, Any]:
-        measured = statistics(tensor)
+        measured = tensor_statistics(tensor)
         # As they: without strides, and each tensor with its own storage.
         torch.save(tensor.detach().cpu().clone(memory_format=torch.contiguous_format), self._values / f"{name}.pt")
         return {

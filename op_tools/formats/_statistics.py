@@ -26,7 +26,7 @@ def array_of(tensor: torch.Tensor) -> Any:
         return plain.float().numpy()
 
 
-def statistics(tensor: torch.Tensor) -> dict[str, float]:
+def tensor_statistics(tensor: torch.Tensor) -> dict[str, float]:
     """max, min, mean and norm; NaN for statistics that a tensor of this dtype or size does not have."""
     measured = dict.fromkeys(("max", "min", "mean", "norm"), math.nan)
     if tensor.numel() == 0 or tensor.is_complex() or tensor.is_meta:

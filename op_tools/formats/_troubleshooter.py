@@ -14,7 +14,7 @@ from typing import Any
 
 from .._base.captured_calls import load
 from .._base.core import Error
-from ._files import inside, load_npy, parse_json, read_json, read_text
+from ._files import inside, load_npy, parse_json, read_json_object, read_text
 from ._model import Dump, ForeignCall, ForeignTensor, tensors_in
 from ._names import our_name
 from ._parse import MODULE, by_place, function_of_module, number, shape_of, stack_lines
@@ -83,7 +83,7 @@ class _Rank:
         prefix = info.name.removesuffix(info.suffix).removesuffix("_info")
         self._arrays = info.parent / prefix
         stack = info.parent / f"{prefix}_stack.json"
-        self._stacks = read_json(stack) if stack.is_file() else {}
+        self._stacks = read_json_object(stack) if stack.is_file() else {}
         weights = info.parent / ("ad_net.pth" if prefix.startswith("mindtorch") else "pt_net.pth")
         self._weights = weights if weights.is_file() else None
         self._state = self._state_dict() if self._weights else {}

@@ -13,7 +13,7 @@ import torch
 
 from .._base.core import Error
 from ._files import extra
-from ._statistics import array_of, md5, statistics
+from ._statistics import array_of, md5, tensor_statistics
 
 STATISTICS = ("max", "min", "avg", "md5", "l2norm")
 _CODE = {"Tensor": "torch.Tensor.", "Torch": "torch.", "NN": "torch.nn.", "Functional": "torch.nn.functional."}
@@ -97,7 +97,7 @@ class ApiDumpWriter:
         is_plain = tensor.numel() > 0 and tensor.dim() > 0 and tensor.is_floating_point()
         if self._filter and not is_plain:
             return False
-        measured = statistics(tensor) if self._wanted & {"max", "min", "avg", "l2norm"} else {}
+        measured = tensor_statistics(tensor) if self._wanted & {"max", "min", "avg", "l2norm"} else {}
         shown = [measured.get(key, math.nan) if which in self._wanted else math.nan for which, key in _KEYS]
         self._write(name, str(tensor.dtype), list(tensor.shape), tensor, shown, measured.get("norm"))
         return True

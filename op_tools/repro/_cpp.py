@@ -18,7 +18,7 @@ from ._cpp_body import BODY, CMAKE, DECLARED, INCLUDES
 from ._cpp_steps import Reference, steps_of
 from ._literals import _INTEGERS, _REALS, INLINE, comment, real_numbers, same_bits
 from ._make import RUNS, Made
-from ._saved import Saved, View, read
+from ._saved import Saved, View, read_saved
 from ._script import Plan, _changes_inputs, _contiguous, autocast_dtype, is_inline
 from ._trial import run
 
@@ -372,7 +372,7 @@ def write_cpp(
     Raises:
         op_tools.Error: the call has no form in C++, or the folder cannot be written.
     """
-    saved = read(folder)
+    saved = read_saved(folder)
     side: dict[str, torch.Tensor] = {}
     text = cpp_text(saved, repro, side, f"{into.name}.pth")
     name = re.sub(r"[^A-Za-z0-9_]", "_", into.name)

@@ -12,9 +12,9 @@ from .._base.core import Error
 from .._base.verdict import Verdict, verdict_of
 from ._expected import read_expected
 from ._literals import comment
-from ._saved import Saved, read
+from ._saved import Saved, read_saved
 from ._script import Plan, Script, is_inline, write
-from ._trial import Ended, Judged, judge, run_script
+from ._trial import Ended, Judged, judge, run_fresh
 
 RUNS = 3
 """Fresh processes in which a script has to show the failure."""
@@ -131,7 +131,7 @@ def make(
     Raises:
         op_tools.Error: the call cannot be read or has no form in a script, or the file cannot be written.
     """
-    saved = read(folder)
+    saved = read_saved(folder)
     saved.notes += notes
     plan = replace(plan, device=plan.device or saved.device)
     judged = judge(folder, plan.device, plan.imports, plan.libraries)
@@ -148,7 +148,7 @@ def make(
         plan = replace(plan, calls=calls)
         script = write(saved, plan, path.with_suffix(".pth").name, _head(saved, plan, path, "", 0))
         _store(script, path)
-        ended = run_script(path, timeout=timeout)
+        ended = run_fresh(path, timeout=timeout)
         wrong = _is_wrong(ended, judged)
         say(f"{data}{f', {calls} calls' if calls > 1 else ''}: {'wrong' if wrong else _no_finding(ended)}")
         if wrong or best is None:
@@ -159,7 +159,7 @@ def make(
     script, ended = best
     reproduced = int(_is_wrong(ended, judged))
     if reproduced:
-        reproduced += sum(_is_wrong(run_script(path, timeout=timeout), judged) for _ in range(runs - 1))
+        reproduced += sum(_is_wrong(run_fresh(path, timeout=timeout), judged) for _ in range(runs - 1))
         reproduced += RUNS - runs if reproduced == runs else 0
     finding = _finding(ended) if reproduced else ""
     script = write(

@@ -162,7 +162,7 @@ def _number(name: str) -> int:
     return int(match[0]) if match else 0
 
 
-def read(folder: str, gradients: bool = True) -> Saved:
+def read_saved(folder: str, gradients: bool = True) -> Saved:
     """Reads a call. Raises op_tools.Error for values that no script can hold."""
     call = load_call(folder)
     if call.meta.get("unsupported"):

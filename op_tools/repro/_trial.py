@@ -115,7 +115,7 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
     return Judged(call.get("checks", []), call.get("reason", ""), expected=checks)
 
 
-def run_script(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:
+def run_fresh(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:
     """Runs a script in a fresh process, which does not find the op_tools of this process."""
     ours = Path(__file__).resolve().parents[2]
     kept = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one).resolve() != ours]

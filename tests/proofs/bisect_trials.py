@@ -52,7 +52,7 @@ import op_tools
 import op_tools.sim_device as sim
 from op_tools._bisect.bisection import PARTS
 from op_tools._bisect.items import Call, read_calls, write_items
-from op_tools._bisect.outcome import distance
+from op_tools._bisect.outcome import curve_distance
 from op_tools._bisect.search import search
 
 OF_DIGITS = {**MODELS, "resnet": ResNet}
@@ -187,7 +187,7 @@ def far(training: Training, kind: str, ops: list[str], seed: int) -> float:
     """How far faults in these operators take the losses."""
     training.noisy = False
     with planted(kind, ops, seed):
-        return distance(training.losses(), training.right)
+        return curve_distance(training.losses(), training.right)
 
 
 def is_called_alone(training: Training, calls: list[Call], op: str) -> bool:

@@ -35,7 +35,7 @@ from op_tools._conformance.lists import our_list
 from op_tools._conformance.shard_run import sampled
 from op_tools.repro._expected import name_of
 from op_tools.repro._make import plan_for
-from op_tools.repro._saved import read
+from op_tools.repro._saved import read_saved
 from op_tools.repro._script import Plan, write
 from op_tools.repro._trial import Judged
 
@@ -102,7 +102,7 @@ def moved_by(factor: float) -> contextlib.AbstractContextManager[Any]:
 def try_call(case: Any, folder: Path, factors: Sequence[float], into: Path) -> Iterator[Trial]:
     """The judge and the script of a captured call, for each factor."""
     try:
-        saved = read(str(folder))
+        saved = read_saved(str(folder))
     except op_tools.Error:
         return  # it has no form in a script
     if not all(memory.numel() for memory in saved.memories):

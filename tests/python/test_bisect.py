@@ -17,7 +17,7 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
-from op_tools._bisect.outcome import BisectJudge, Metric, Outcome, distance, read_reference
+from op_tools._bisect.outcome import BisectJudge, Metric, Outcome, curve_distance, read_reference
 from op_tools._bisect.processes import State
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -324,10 +324,10 @@ def test_what_rounds_otherwise_is_inside_the_band():
 
 
 def test_distance():
-    assert distance([1.0, 2.0], [1.0, 2.0]) == 0
-    assert distance([1.0, 2.2], [1.0, 2.0]) == pytest.approx(0.1)
-    assert distance([float("nan")], [1.0]) == float("inf")
-    assert distance([1.0], [1.0, 5.0]) == 0, "not at its end yet"
+    assert curve_distance([1.0, 2.0], [1.0, 2.0]) == 0
+    assert curve_distance([1.0, 2.2], [1.0, 2.0]) == pytest.approx(0.1)
+    assert curve_distance([float("nan")], [1.0]) == float("inf")
+    assert curve_distance([1.0], [1.0, 5.0]) == 0, "not at its end yet"
 
 
 @pytest.mark.parametrize("text", ["[0.5, 0.25]", '{"loss": [0.5, 0.25]}', "loss 0.5\nloss 0.25\n"])

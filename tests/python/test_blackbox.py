@@ -187,7 +187,7 @@ if __name__ == "__main__":
     ranks = {box.rank: box for box in boxes if any(row.number for row in box.rows)}
     assert sorted(ranks) == [0, 1, 2]
     assert not ranks[2].closed and "c10d::allreduce_" in ranks[2].verdict
-    findings = op_tools._tools.black_boxes.compare_ranks(list(ranks.values()))
+    findings = op_tools._tools.black_boxes.collective_progress(list(ranks.values()))
     assert any("behind is rank 2" in line for line in findings), findings
 
 

@@ -13,7 +13,7 @@ import op_tools
 from op_tools.__main__ import main
 from op_tools._base.declared import BlackBoxRow
 from op_tools._tools.black_box_file import BlackBox
-from op_tools._tools.black_boxes import compare_ranks, find_black_boxes
+from op_tools._tools.black_boxes import collective_progress, find_black_boxes
 
 RANKS = 4
 STALL = 0.5
@@ -75,7 +75,7 @@ def findings(folder, *wanted):
     while time.monotonic() < ends and not all(any(one in line for line in lines) for one in wanted):
         time.sleep(0.1)
         with contextlib.suppress(op_tools.Error):
-            lines = compare_ranks([op_tools.read_black_box(path) for path in find_black_boxes(folder)])
+            lines = collective_progress([op_tools.read_black_box(path) for path in find_black_boxes(folder)])
     return lines
 
 
@@ -110,10 +110,13 @@ def box_of(rank, started, collectives, program="train.py", parent=0):
 def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
     worker = box_of(1, 5.0, [], parent=1001)
     helper = box_of(1, 6.0, [], program="compile_worker.py")
-    (_, line) = compare_ranks([box_of(0, 1.0, [1, 2, 3]), box_of(1, 1.0, [1, 2]), worker, helper])
+    (_, line) = collective_progress([box_of(0, 1.0, [1, 2, 3]), box_of(1, 1.0, [1, 2]), worker, helper])
     assert "behind is rank 1" in line
     # The second run has ended before its first collective.
-    assert compare_ranks([box_of(0, 1.0, [1, 2]), box_of(1, 1.0, [1, 2]), box_of(0, 9.0, []), box_of(1, 9.0, [])]) == []
+    assert (
+        collective_progress([box_of(0, 1.0, [1, 2]), box_of(1, 1.0, [1, 2]), box_of(0, 9.0, []), box_of(1, 9.0, [])])
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_ranks_that_agree_are_told_so(tmp_path, capsys):
     assert len(boxes) == RANKS
     sent = [row for box in boxes for row in box["rows"] if row["op"] in ("c10d::send", "c10d::recv_")]
     assert len(sent) == 2 and not any(row["number"] for row in sent), "they are no collectives"
-    lines = compare_ranks([op_tools.read_black_box(path) for path in find_black_boxes(tmp_path)])
+    lines = collective_progress([op_tools.read_black_box(path) for path in find_black_boxes(tmp_path)])
     assert [line.partition(": ")[2] for line in lines] == [
         "the last collective that all ranks have begun is number 5, c10d::barrier on float32[0]",
         "the last collective that all ranks have begun is number 1, c10d::allreduce_ on float32[2]",

@@ -318,7 +318,7 @@ def test_values_tell_which_rank_has_which_part(tmp_path):
 def test_rules_say_what_the_plan_is(tmp_path, capsys):
     file = tmp_path / "rules.txt"
     file.write_text("# how tensors are split\nneg result = b h[tp]\n.* = b h\n")
-    rules = op_tools._runs.compare_ranks.read_rules(file)
+    rules = op_tools._runs.compare_ranks.read_plan_rules(file)
     assert plan_of(tmp_path, WHOLE, *WHOLE.chunk(2, 1), rules=[rules[0]])[0] == "concatenation along dim 1"
     file.write_text("neg result = b[tp] h")
     arguments = ["compare", str(tmp_path / "one"), str(tmp_path / "many"), "--rules", str(file)]

@@ -17,7 +17,7 @@ import op_tools
 from op_tools import formats
 from op_tools.compat import troubleshooter as ts
 from op_tools.compat._align import align
-from op_tools.compat.troubleshooter._compare import number
+from op_tools.compat.troubleshooter._compare import nine_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "formats"
@@ -347,7 +347,7 @@ def test_alignment_pairs_every_item_once_and_in_order():
     pairs = align("abcxd", "bcyd")
     assert pairs == [(0, None), (1, 0), (2, 1), (3, None), (None, 2), (4, 3)]
     assert align([], "ab") == [(None, 0), (None, 1)]
-    assert (number(0.0, 5), number(4.7e-7, 5), number(1.0, 2), number(float("nan"), 5)) == (
+    assert (nine_digits(0.0, 5), nine_digits(4.7e-7, 5), nine_digits(1.0, 2), nine_digits(float("nan"), 5)) == (
         "0.00000",
         "4.7e-07",
         "1.00",

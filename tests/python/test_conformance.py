@@ -29,7 +29,7 @@ from op_tools._conformance import repeat
 from op_tools._conformance.case import Case, TensorSpec
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
-from op_tools._conformance.repeat import digest_of, same_bits
+from op_tools._conformance.repeat import digest_of, equal_bits
 from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
 from op_tools._conformance.shard_run import sampled, share_of
 from op_tools._conformance.verdict import Judge
@@ -894,20 +894,20 @@ def test_bits_are_compared_as_digests_are():
     alike = [row, row.clone(), torch.stack([row, row], 1)[:, 0], torch.complex(row, -row).conj().real]
     other = [late, row.double(), row.reshape(2, -1), torch.empty(0), torch.tensor(1.0)]
     for like_row in alike:
-        assert same_bits(row, like_row) and digest_of(row) == digest_of(like_row)
+        assert equal_bits(row, like_row) and digest_of(row) == digest_of(like_row)
     for like_row in other:
-        assert not same_bits(row, like_row) and not same_bits(like_row, row) and digest_of(row) != digest_of(like_row)
+        assert not equal_bits(row, like_row) and not equal_bits(like_row, row) and digest_of(row) != digest_of(like_row)
     nan = torch.tensor([float("nan"), -0.0])
-    assert same_bits(nan, nan.clone()) and not same_bits(nan, nan.abs())
-    assert same_bits(torch.empty(0, 3), torch.empty(0, 3)) and not same_bits(torch.empty(0, 3), torch.empty(3, 0))
+    assert equal_bits(nan, nan.clone()) and not equal_bits(nan, nan.abs())
+    assert equal_bits(torch.empty(0, 3), torch.empty(0, 3)) and not equal_bits(torch.empty(0, 3), torch.empty(3, 0))
     sparse = torch.eye(3).to_sparse()
-    assert same_bits(sparse, sparse) and not same_bits(sparse, torch.eye(3)) and not same_bits(torch.eye(3), sparse)
+    assert equal_bits(sparse, sparse) and not equal_bits(sparse, torch.eye(3)) and not equal_bits(torch.eye(3), sparse)
 
 
 def test_a_gradient_without_memory_has_a_digest_and_a_failure_of_the_suite_ends_one_case_alone(monkeypatch):
     zero = torch._efficientzerotensor(3)
     assert digest_of(zero) == digest_of(torch.zeros(3)) != digest_of(torch.ones(3))
-    assert same_bits(zero, torch.zeros(3)) and not same_bits(zero, torch.ones(3))
+    assert equal_bits(zero, torch.zeros(3)) and not equal_bits(zero, torch.ones(3))
     case = Case.make("mine", "torch.neg", "function", (TensorSpec((3,), "float32", values="normal"),), {})
     judge = Judge(torch.device("cpu"))
     assert [row.status for row in judge.rows(case)] == ["agrees"]

@@ -21,7 +21,7 @@ import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import __main__ as command
 from op_tools._conformance import values
-from op_tools._conformance.case import Case, TensorSpec, leaves_of, make_call, tensors_of
+from op_tools._conformance.case import Case, TensorSpec, leaves_of, make_call, make_tensors
 from op_tools._conformance.float8 import DTYPES, float8_cases
 from op_tools._conformance.lists import Filter, list_of, load_cases, read_list, read_mine, write_list
 from op_tools._conformance.mutations import MUTATIONS, mutated
@@ -93,10 +93,10 @@ def test_another_process_makes_the_same_inputs():
 
 def test_values_depend_on_the_case_and_on_the_argument():
     square = TensorSpec((4, 4), "float32")
-    first, two = tensors_of("a", [square, square], CPU)
-    (other,) = tensors_of("b", [square], CPU)
+    first, two = make_tensors("a", [square, square], CPU)
+    (other,) = make_tensors("b", [square], CPU)
     assert not torch.equal(first, two) and not torch.equal(first, other)
-    assert torch.equal(tensors_of("a", [square], CPU)[0], first)
+    assert torch.equal(make_tensors("a", [square], CPU)[0], first)
 
 
 def test_distributions_are_what_they_are_called():
@@ -241,19 +241,19 @@ def test_a_tensor_beyond_all_memory_is_an_error():
 
 def test_tensors_are_as_they_are_specified():
     plain = TensorSpec((2, 3), "float32", (6, 2), 5, tuple(range(6)))
-    (tensor,) = tensors_of("x", [plain], CPU)
+    (tensor,) = make_tensors("x", [plain], CPU)
     assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (
         tensor.stride() == (6, 2)
         and tensor.storage_offset() == 5
         and tensor.untyped_storage().nbytes() == 4 * plain.storage_size
     )
-    (drawn,) = tensors_of("x", [dataclasses.replace(plain, values="normal")], CPU)
+    (drawn,) = make_tensors("x", [dataclasses.replace(plain, values="normal")], CPU)
     gaps = torch.empty(0).set_(drawn.untyped_storage())
     assert gaps.count_nonzero() == len(gaps)  # they are filled, too
-    (spread,) = tensors_of("x", [TensorSpec((3, 2), "float32", (0, 1), values=(1, 2, 1, 2, 1, 2))], CPU)
+    (spread,) = make_tensors("x", [TensorSpec((3, 2), "float32", (0, 1), values=(1, 2, 1, 2, 1, 2))], CPU)
     assert spread.tolist() == [[1, 2]] * 3
-    first, two = tensors_of(
+    first, two = make_tensors(
         "x",
         [TensorSpec((4,), "int32", alias=1, values=(1, 2, 3, 4)), TensorSpec((2,), "int32", offset=2, alias=1)],
         CPU,

@@ -30,7 +30,7 @@ from op_tools.repro._cpp import cpp_text, quoted, write_cpp
 from op_tools.repro._expected import name_of, read_expected
 from op_tools.repro._literals import comment, dotted, expression, flat_tensor, same_bits
 from op_tools.repro._make import Made, plan_for
-from op_tools.repro._saved import function_of, read
+from op_tools.repro._saved import function_of, read_saved
 from op_tools.repro._script import write
 from op_tools.repro._trial import Judged
 from op_tools.run_op_from_data import main as run_op_from_data
@@ -209,7 +209,7 @@ def hostile_folder(tmp_path, **changes):
 def test_strings_of_a_file_never_become_code(tmp_path):
     evil = '";raise SystemExit(77)#\n\\'
     folder = hostile_folder(tmp_path, args=(evil, torch.ones(2, 2)))
-    saved = read(folder)
+    saved = read_saved(folder)
     script = write(saved, Plan("cpu", libraries=(evil,)), f"{evil}.pth", f"head {evil}")
     tree = compile(script.text, "repro.py", "exec")
     assert 77 not in tree.co_consts
@@ -219,13 +219,13 @@ def test_strings_of_a_file_never_become_code(tmp_path):
 @pytest.mark.parametrize("kwargs", [{"a b": 1}, {"x=1)#": 1}])
 def test_keywords_are_identifiers(tmp_path, kwargs):
     with pytest.raises(op_tools.Error, match="no name of an argument"):
-        write(read(hostile_folder(tmp_path, kwargs=kwargs)), Plan("cpu"), "", "")
+        write(read_saved(hostile_folder(tmp_path, kwargs=kwargs)), Plan("cpu"), "", "")
 
 
 @pytest.mark.parametrize("name", ["os;x", "a b", "x\nimport os"])
 def test_modules_to_import_are_names(tmp_path, name):
     with pytest.raises(op_tools.Error, match="no name of a module"):
-        write(read(hostile_folder(tmp_path)), Plan("cpu", imports=(name,)), "", "")
+        write(read_saved(hostile_folder(tmp_path)), Plan("cpu", imports=(name,)), "", "")
 
 
 # --- Inputs
@@ -233,7 +233,7 @@ def test_modules_to_import_are_names(tmp_path, name):
 
 def inputs_of(folder, plan=None):
     """The result of the script's inputs(), run here."""
-    saved = read(folder)
+    saved = read_saved(folder)
     script = write(saved, plan or Plan("cpu"), "side.pth", "")
     text = script.text.split('if __name__ == "__main__":')[0]
     if script.side_file:
@@ -416,7 +416,7 @@ def said_by(folder, device="cpu"):
     run_op_from_data(arguments)
     (checks,) = torch.load("expected.pth", weights_only=True).values()
     try:
-        saved = read(folder)
+        saved = read_saved(folder)
         script = write(saved, plan_for(saved, Judged(expected=checks), Plan(device)), "side.pth", "")
     except op_tools.Error:
         return None
@@ -546,7 +546,7 @@ def test_shrink_goes_on_after_a_crash_and_a_hang(trouble, tmp_path, monkeypatch)
 
 def test_the_cpp_program_holds_the_same_call():
     folder = saved_failure(linear, "scale", ops="aten::mm|aten::addmm", scale=1.5)
-    saved = read(folder)
+    saved = read_saved(folder)
     script = write(saved, Plan("sim"), "", "")
     side = {}
     text = cpp_text(saved, Made(Path("x.py"), script, 3, '*/ "finding"', ""), side, "x.pth")
@@ -556,7 +556,7 @@ def test_the_cpp_program_holds_the_same_call():
 
 
 def cpp_of(work):
-    saved = read(captured(work))
+    saved = read_saved(captured(work))
     script = write(saved, Plan("sim"), "", "")
     return cpp_text(saved, Made(Path("x.py"), script, 3, "finding", ""), {}, "x.pth")
 

@@ -15,7 +15,7 @@ import op_tools.sim_device as sim
 from op_tools._torch.operator_support import Watch, registration
 from op_tools.analyse import _support
 from op_tools.analyse._judged import enter_conformance, read_conformance
-from op_tools.analyse._support import _add_by_name, _operators, _row
+from op_tools.analyse._support import _add_by_name, _operators, _row_of_calls
 from op_tools.analyse._table import SupportTable, read_table
 
 
@@ -33,7 +33,7 @@ def table():
     def make():
         watch = Watch("sim")
         rows = {
-            name: _row([lambda device, call=call: lambda: call(device)], watch, "sim")
+            name: _row_of_calls([lambda device, call=call: lambda: call(device)], watch, "sim")
             for name, call in functions.items()
         }
         operators = _operators("PrivateUse1", watch.tried)

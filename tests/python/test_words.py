@@ -29,75 +29,6 @@ CEILINGS = {
 }
 PUBLIC_NAMES = {("op_tools/_runs/compare_ranks.py", "one")}  # a public argument: compare_ranks(one, many)
 ALLOWED_HELPERS = {"main"}  # the function of a module that is started as a program
-# Functions that stand in several folders under one name and await a name of their own.
-SHARED_HELPERS = {
-    "_advice",
-    "_block",
-    "_call",
-    "_check",
-    "_compare",
-    "_constant",
-    "_coverage",
-    "_described",
-    "_device",
-    "_dtype",
-    "_finish",
-    "_flags",
-    "_flat",
-    "_folder",
-    "_forks",
-    "_groups",
-    "_inputs",
-    "_integers",
-    "_is_finite",
-    "_is_like",
-    "_key",
-    "_kind",
-    "_kind_of",
-    "_listed",
-    "_module_of",
-    "_note",
-    "_nothing",
-    "_number",
-    "_operator",
-    "_overwrite",
-    "_parsed",
-    "_places",
-    "_rank",
-    "_read",
-    "_row",
-    "_rows",
-    "_rows_of",
-    "_saved",
-    "_scalar",
-    "_schema",
-    "_share",
-    "_shown",
-    "_start",
-    "_table",
-    "_tensors",
-    "_text",
-    "_value",
-    "_write",
-    "captured_calls",
-    "compare_ranks",
-    "device_of",
-    "distance",
-    "map_leaves",
-    "name_of",
-    "number",
-    "read",
-    "read_facts",
-    "read_json",
-    "read_rules",
-    "run_script",
-    "same_bits",
-    "start_from_environment",
-    "statistics",
-    "status_of",
-    "synchronize",
-    "tensors_of",
-}
 # Identifiers that name nothing. A comprehension, a generator or a lambda of one line may have them.
 FORBIDDEN_NAMES = {"one", "found", "made", "given", "there"}
 
@@ -282,7 +213,7 @@ def test_identifiers_name_a_thing(folder):
 
 
 def test_a_helper_of_one_name_stands_in_one_folder():
-    assert set(helpers_of_many_folders()) <= ALLOWED_HELPERS | SHARED_HELPERS
+    assert set(helpers_of_many_folders()) <= ALLOWED_HELPERS
 
 
 def test_folders_with_a_ceiling_exist():

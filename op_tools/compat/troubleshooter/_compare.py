@@ -82,7 +82,7 @@ class _Tables:
             self._steps.append(self._step(*([call for call in calls if call.step == step] for calls in sides)))
 
     def _step(self, origin: list[ForeignCall], target: list[ForeignCall]) -> dict[str, list[list[str]]]:
-        groups = _groups(*([call for call in calls if call.phase == "forward"] for calls in (origin, target)))
+        groups = _aligned_groups(*([call for call in calls if call.phase == "forward"] for calls in (origin, target)))
         mapping = [
             ["\n".join(call.foreign_name for call in calls) for calls in (group.origin, group.target)]
             for group in groups
@@ -178,13 +178,13 @@ def write_tables(
         for table in (MAPPING, FORWARD, BACKWARD):
             head = titles if table == MAPPING else header
             for step, tables in enumerate(steps):
-                _write(folder / f"{table}_{step}.csv", [head, *tables[table]])
-            _write(folder / f"{table}.csv", [head, *(row for tables in steps for row in tables[table])])
+                _write_table(folder / f"{table}_{step}.csv", [head, *tables[table]])
+            _write_table(folder / f"{table}.csv", [head, *(row for tables in steps for row in tables[table])])
     except OSError as error:
         raise Error(f"{error.filename}: {error.strerror}") from None
 
 
-def _write(path: Path, rows: list[list[str]]) -> None:
+def _write_table(path: Path, rows: list[list[str]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file, dialect="unix").writerows(rows)
 
@@ -194,16 +194,16 @@ def _row_name(tensor: ForeignTensor | None) -> str:
     return tensor.label if tensor else "None"
 
 
-def _key(call: ForeignCall) -> str:
+def _pair_name(call: ForeignCall) -> str:
     """The name by which calls are a pair: relu is torch.relu, Tensor.relu and NN_ReLU."""
     function = call.foreign_name.partition("_")[2].rpartition("_")[0]
     return METHODS.get(function.strip("_"), function).lower() if function.startswith("__") else function.lower()
 
 
-def _groups(origin: list[ForeignCall], target: list[ForeignCall]) -> list[_Group]:
+def _aligned_groups(origin: list[ForeignCall], target: list[ForeignCall]) -> list[_Group]:
     groups: list[_Group] = []
     gap = _Group([], [])
-    for a, b in align([_key(call) for call in origin], [_key(call) for call in target]):
+    for a, b in align([_pair_name(call) for call in origin], [_pair_name(call) for call in target]):
         if a is not None and b is not None:
             if gap.origin or gap.target:
                 groups.append(gap)
@@ -227,7 +227,7 @@ def _tensor_pairs(a: list[ForeignTensor], b: list[ForeignTensor]) -> list[Pair]:
 # --- Numbers ---
 
 
-def number(value: float, digits: int) -> str:
+def nine_digits(value: float, digits: int) -> str:
     """Nine digits that count, with at least N decimals, as the tool has: 0.00000, 4.76837158e-07."""
     text = f"{value:.9g}"
     decimals = len(text.partition(".")[2])
@@ -249,9 +249,9 @@ def _compare_values(a: ForeignTensor | None, b: ForeignTensor | None, tolerance:
         close = numpy.isclose(first, other, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=tolerance.equal_nan)
         cells = [
             str(bool(close.all())),
-            f"{number(100 * float(close.mean()), 2)}%",
-            number(_cosine(first, other), 5),
-            f"{number(float(differences.mean()), 5)}, {number(float(differences.max()), 5)}",
+            f"{nine_digits(100 * float(close.mean()), 2)}%",
+            nine_digits(_cosine(first, other), 5),
+            f"{nine_digits(float(differences.mean()), 5)}, {nine_digits(float(differences.max()), 5)}",
         ]
     return cells, bool(close.all())
 
@@ -265,7 +265,7 @@ def _both(a: ForeignTensor | None, b: ForeignTensor | None, which: str) -> str:
         known: float | None = getattr(tensor, which)
         return float(getattr(load_values(tensor).double(), which)()) if known is None or known != known else known
 
-    return f"{number(of(a), 5)}, {number(of(b), 5)}"
+    return f"{nine_digits(of(a), 5)}, {nine_digits(of(b), 5)}"
 
 
 def _cosine(a: Any, b: Any) -> float:
@@ -297,4 +297,4 @@ def _compare_statistics(
         if first == first or other == other
     ]
     agrees = a.shape == b.shape and all(d <= limit for d, limit in known)
-    return [", ".join(number(d, 5) for d in differences)], agrees
+    return [", ".join(nine_digits(d, 5) for d in differences)], agrees

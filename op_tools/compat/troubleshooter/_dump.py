@@ -101,7 +101,7 @@ class Dumping(Hook):
 
     def __init__(self, net: torch.nn.Module, output: Path, *, retain_backward: bool) -> None:
         self._net, self._retain = net, retain_backward
-        self._folder = output / f"rank{_rank()}"
+        self._folder = output / f"rank{_own_rank()}"
         self._writer: ApiDumpWriter | None = None
         self._settings: Settings | None = None
         self._numbers: Counter[str] = Counter()
@@ -170,7 +170,7 @@ class Dumping(Hook):
 
     def _handles(self) -> Iterator[Any]:
         for path, module in self._net.named_modules():
-            kind = _kind_of(module)
+            kind = _torch_class(module)
             if kind:
                 yield module.register_forward_pre_hook(self._enter)
             yield module.register_forward_hook(self._module_hook(path, kind), always_call=True)
@@ -238,7 +238,7 @@ class Dumping(Hook):
         dumped = self._writer.value(f"{name}_forward_output", result)
         if not self._retain:
             return
-        for place, tensor in _places(result):
+        for place, tensor in _named_tensors(result):
             if tensor.requires_grad and any(tensor is one for one in dumped):
                 tensor.register_hook(self._gradient(f"{name}_backward_input{place}"))  # type: ignore[no-untyped-call]
 
@@ -303,7 +303,7 @@ _BETWEEN = (__file__, "/torch/overrides.py", "/torch/nn/functional.py", "/torch/
 _OURS = str(Path(__file__).resolve().parents[2])
 
 
-def _rank() -> int:
+def _own_rank() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
@@ -311,7 +311,7 @@ def _rank() -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _kind_of(module: torch.nn.Module) -> str:
+def _torch_class(module: torch.nn.Module) -> str:
     """The class of torch that a module is, or derives from; "" if it is the program's own, or a container."""
     if isinstance(module, _CONTAINERS):
         return ""
@@ -329,9 +329,9 @@ def _is_operator(frame: FrameType) -> bool:
     return 0 <= at < len(frame.f_code.co_code) and frame.f_code.co_code[at] in _OPERATOR_CODES
 
 
-def _places(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def _named_tensors(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield place, value
     elif isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
-            yield from _places(item, f"{place}.{i}")
+            yield from _named_tensors(item, f"{place}.{i}")

@@ -72,10 +72,10 @@ def api_dump_start(
     """
     if _dumping is None:
         raise Error("api_dump_start: call api_dump_init first")
-    _check("mode", mode, _MODES)
-    _check("dump_type", dump_type, _TYPES)
+    _check_choice("mode", mode, _MODES)
+    _check_choice("dump_type", dump_type, _TYPES)
     for statistic in statistic_category:
-        _check("statistic_category", statistic, STATISTICS)
+        _check_choice("statistic_category", statistic, STATISTICS)
     items = list(scope or ())
     numbered = all(isinstance(one, str) and re.search(r"_\d+$", one) for one in items)
     wrong = {
@@ -137,7 +137,7 @@ def api_dump_compare(
     )
 
 
-def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise Error(f"api_dump_start: {name} is {value!r}, expected one of {', '.join(allowed)}")
 
