@@ -68,7 +68,7 @@ class OpCaptureOptions(ToolOptions, total=False):
     """Options of OpCapture."""
 
     format: Literal["folders", "container"] | None
-    """`folders`: one for each call; `container`: one append-only zip for many small calls. None: OP_CAPTURE_FORMAT, else folders."""
+    """`folders`: a folder for each call; `container`: an append-only zip for many small calls. None: OP_CAPTURE_FORMAT, else folders."""
     dedupe: bool | None
     """Store a tensor's bytes once, by their content; calls refer to them. None: OP_CAPTURE_DEDUPE, else off."""
     max_calls: int | None
@@ -124,7 +124,7 @@ class OpOverflowCheckOptions(ToolOptions, total=False):
     allow: str | Iterable[str] | None
     """Operators whose -inf is intended though the call is not given it, as a filter list. None: OP_OVERFLOW_CHECK_ALLOW, else the logarithms inside `ctc_loss`."""
     allow_in_backward_with_scaler: bool | None
-    """What backward makes is expected: a loss scaler looks for it and skips the step. None: OP_OVERFLOW_CHECK_ALLOW_IN_BACKWARD_WITH_SCALER, else off."""
+    """Values that backward makes are expected: a loss scaler looks for them and skips the step. None: OP_OVERFLOW_CHECK_ALLOW_IN_BACKWARD_WITH_SCALER, else off."""
     max_saved: int | None
     """Producers saved for run_op_from_data, of each operator, forward and backward each. None: OP_OVERFLOW_CHECK_MAX_SAVED, else 2."""
     max_saved_mb: int | None
@@ -158,7 +158,7 @@ class OpTimeMeasureOptions(ToolOptions, total=False):
     with_modules: bool | None
     """Note the module path of each call, as in `LeNet.conv1`. None: OP_TIME_MEASURE_WITH_MODULES, else off."""
     memory: bool | None
-    """Note what calls allocate, and what is still in use at the end. None: OP_TIME_MEASURE_MEMORY, else off."""
+    """Note the memory that calls allocate, and the part still in use at the end. None: OP_TIME_MEASURE_MEMORY, else off."""
     mark_ranges: bool | None
     """Make each call a range in a running torch.profiler. None: OP_TIME_MEASURE_MARK_RANGES, else off."""
     lines: bool | None
@@ -186,7 +186,7 @@ class OpFallbackOptions(ToolOptions, total=False):
     target: Literal["cpu", "same"] | None
     """`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after. None: OP_FALLBACK_TARGET, else cpu."""
     on_missing: bool | None
-    """Run on the device first, and on the CPU only what the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
+    """Run on the device first, and on the CPU only operators that the device does not implement (NotImplementedError). None: OP_FALLBACK_ON_MISSING, else off."""
     cast: str | Mapping[torch.dtype, torch.dtype] | None
     """Dtypes to compute in instead of others; results come back in the dtypes that they would have had. None: OP_DTYPE_CAST_DICT, else none."""
 
@@ -218,7 +218,7 @@ class OpRecordOptions(ToolOptions, total=False):
     statistics: bool | None
     """Note statistics and a hash of each tensor; off: shapes and links only. None: OP_RECORD_STATISTICS, else on."""
     format: Literal["oprec", "jsonl"] | None
-    """`oprec`: one compact file; `jsonl`: at the end of the recording lines of JSON beside it, too. None: OP_RECORD_FORMAT, else oprec."""
+    """`oprec`: a compact file; `jsonl`: at the end of the recording lines of JSON beside it, too. None: OP_RECORD_FORMAT, else oprec."""
     with_stack: bool | None
     """Note the program's line of each call. None: OP_RECORD_WITH_STACK, else on."""
     with_modules: bool | None
@@ -248,7 +248,7 @@ class OpMemoryCheckOptions(ToolOptions, total=False):
 
 @dataclass(frozen=True)
 class CaptureRow:
-    """What was captured of one operator."""
+    """The captured calls of an operator."""
 
     op: str
     """The operator."""
@@ -266,7 +266,7 @@ class CaptureRow:
 
 @dataclass(frozen=True)
 class ComparedOp:
-    """What was judged of one operator: outputs, changed inputs, input gradients."""
+    """The judged tensors of an operator: outputs, changed inputs, input gradients."""
 
     op: str
     """The operator."""
@@ -290,7 +290,7 @@ class ComparedOp:
 
 @dataclass(frozen=True)
 class OverflowRow:
-    """One output with NaN or infinities."""
+    """An output with NaN or infinities."""
 
     kind: str
     """Producer: its inputs were finite; propagator: it was given such values."""
@@ -330,7 +330,7 @@ class OverflowRow:
 
 @dataclass(frozen=True)
 class ObserveRow:
-    """Calls of one operator with the same shapes, dtypes and devices."""
+    """Calls of an operator with the same shapes, dtypes and devices."""
 
     op: str
     """The operator."""
@@ -360,7 +360,7 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class DynamicDim:
-    """A dimension that had more than one size in calls from one line of the program: a dynamic shape."""
+    """A dimension that had several sizes in calls from the same line of the program: a dynamic shape."""
 
     op: str
     """The operator."""
@@ -382,7 +382,7 @@ class DynamicDim:
 
 @dataclass(frozen=True)
 class TimeRow:
-    """Calls of one operator, or of one operator and shape, source line or module. Times in milliseconds."""
+    """Calls of an operator, or of an operator and shape, source line or module. Times in milliseconds."""
 
     op: str
     """Of several: the one that took most, "+ 3" behind it."""
@@ -431,12 +431,12 @@ class TimeRow:
     allocated_bytes: int
     """With memory."""
     peak_bytes: int
-    """The most of one call, with memory."""
+    """The most of a single call, with memory."""
 
 
 @dataclass(frozen=True)
 class RedirectRow:
-    """What was run elsewhere of one operator, and what stayed."""
+    """The calls of an operator that were run elsewhere, and those that stayed."""
 
     op: str
     """The operator, as the filter admitted it."""
@@ -449,7 +449,7 @@ class RedirectRow:
     milliseconds: float
     """Moves and operators."""
     stayed: dict[str, int]
-    """What ran as it would have, with the reason, and how often."""
+    """Calls that ran as without the tool, with the reason, and how often."""
 
 
 @dataclass(frozen=True)
@@ -492,7 +492,7 @@ class BlackBoxRow:
 
 @dataclass(frozen=True)
 class RecordRow:
-    """Calls of one operator in a recording."""
+    """Calls of an operator in a recording."""
 
     op: str
     """The operator."""
@@ -506,7 +506,7 @@ class RecordRow:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """What one place of the program allocated on one device."""
+    """The allocations of a place of the program on a device."""
 
     device: str
     """The device."""
@@ -541,7 +541,7 @@ class MemoryRow:
     last_step: int
     """The last step in which it allocated."""
     freed_by: str
-    """The operator in which the last one was freed, or between which."""
+    """The operator in which the last block was freed, or between which."""
     stack: str
     """The stack of the first allocation, with backtrace=True."""
 
@@ -607,11 +607,11 @@ class DeviceMemoryRow:
     reports: bool
     """Its allocator reports; False: only tensors that operators were given or returned are known."""
     allocator_bytes: int | None
-    """What the allocator said last that it had given out."""
+    """The allocator's last figure of memory that it had given out."""
     allocator_peak_bytes: int | None
     """The most that it said during a call."""
     reserved_bytes: int | None
-    """What the allocator said last that it has of the device's memory, with what it keeps for later."""
+    """The allocator's last figure of its memory of the device, with the part that it keeps for later."""
     reserved_peak_bytes: int | None
     """The most of it."""
     unused_bytes: int | None
@@ -631,7 +631,7 @@ class RunRow:
     verdict: str
     """`agrees`; `born here`: its inputs agree, its results do not; `carried`; `healed`; `only in A`; `only in B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one; `not compared`: a result has no statistics in one of the runs."""
     finding: str
-    """In what way the results differ, where a difference was born; else empty."""
+    """How the results differ, where a difference was born; else empty."""
     phase: str
     """`forward` or `backward`."""
     level: str
@@ -657,7 +657,7 @@ class RunRow:
     calls_b: int
     """How many of B."""
     other: list[str]
-    """What else differs: `op`, `dtype`, `shape`, `scalars`."""
+    """Other differences: `op`, `dtype`, `shape`, `scalars`."""
     input_difference: float
     """The largest difference of an input, as a share of the norm of the tensor."""
     output_difference: float
@@ -673,4 +673,4 @@ class RunRow:
     source: int | None
     """The row in which the difference was born."""
     via: int | None
-    """The row that handed it on to this one."""
+    """The row that handed it on to this row."""

@@ -192,7 +192,7 @@ def add(commands: Commands) -> None:
     report = actions.add_parser(
         "report",
         help="write a result's files again, or compare two results",
-        description="One result: writes its files again and prints the verdict. Two: which cases became wrong or were repaired, "
+        description="A result: writes its files again and prints the verdict. Two: which cases became wrong or were repaired, "
         "and, where both have --time, which take longer; status 1 where something became wrong.",
     )
     report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old and a new result")

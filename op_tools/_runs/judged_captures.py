@@ -201,7 +201,7 @@ def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: boo
 
 
 def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
-    """Judges the calls of two captures one by one: is the operator wrong, or was its input different?
+    """Judges each call of two captures: is the operator wrong, or was its input different?
 
     Args:
         capture_a: a folder of OpCapture, or any folder in it.

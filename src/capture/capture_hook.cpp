@@ -394,7 +394,7 @@ CaptureResult CaptureHook::result() const {
 const Columns<CaptureResult::Row>& CaptureResult::Row::columns() {
   static const Columns<Row> all{
       "CaptureRow",
-      "What was captured of one operator.",
+      "The captured calls of an operator.",
       {
           {"op", &Row::op, "the operator"},
           {"calls", &Row::calls, "forward calls"},

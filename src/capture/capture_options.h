@@ -12,11 +12,12 @@ namespace op_tools {
 struct CaptureOptions : ToolOptions {
   CaptureOptions() : ToolOptions("OP_CAPTURE") {}
 
-  Option<CaptureFormat> format{this,
-                               CaptureFormat::kFolders,
-                               {"format", "OP_CAPTURE_FORMAT",
-                                "`folders`: one for each call; `container`: one append-only zip for many small calls"},
-                               {"folders", "container"}};
+  Option<CaptureFormat> format{
+      this,
+      CaptureFormat::kFolders,
+      {"format", "OP_CAPTURE_FORMAT",
+       "`folders`: a folder for each call; `container`: an append-only zip for many small calls"},
+      {"folders", "container"}};
   Option<bool> dedupe{
       this,
       false,

@@ -453,7 +453,7 @@ CompareResult CompareHook::result() const {
 const Columns<CompareResult::Op>& CompareResult::Op::columns() {
   static const Columns<Op> all{
       "ComparedOp",
-      "What was judged of one operator: outputs, changed inputs, input gradients.",
+      "The judged tensors of an operator: outputs, changed inputs, input gradients.",
       {
           {"op", &Op::op, "the operator"},
           {"calls", &Op::calls, "forward calls"},

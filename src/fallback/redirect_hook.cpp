@@ -206,14 +206,14 @@ RedirectResult RedirectHook::result() const {
 const Columns<RedirectResult::Row>& RedirectResult::Row::columns() {
   static const Columns<Row> all{
       "RedirectRow",
-      "What was run elsewhere of one operator, and what stayed.",
+      "The calls of an operator that were run elsewhere, and those that stayed.",
       {
           {"op", &Row::op, "the operator, as the filter admitted it"},
           {"calls", &Row::calls, "operators of the dispatcher that ran elsewhere: a torch function may make several"},
           {"ran", &Row::ran, "which ones, and how often"},
           {"bytes", &Row::bytes, "moved or cast, both ways"},
           {"milliseconds", &Row::milliseconds, "moves and operators"},
-          {"stayed", &Row::stayed, "what ran as it would have, with the reason, and how often"},
+          {"stayed", &Row::stayed, "calls that ran as without the tool, with the reason, and how often"},
       }};
   return all;
 }

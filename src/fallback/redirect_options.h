@@ -54,11 +54,11 @@ struct OP_TOOLS_API FallbackOptions : RedirectOptions {
        "`cpu`, or `same`: the tensors' own device, on copies of them, waiting for it before and after"},
       {"cpu", "same"}};
 
-  Option<bool> on_missing{
-      this,
-      false,
-      {"on_missing", "OP_FALLBACK_ON_MISSING",
-       "run on the device first, and on the CPU only what the device does not implement (NotImplementedError)"}};
+  Option<bool> on_missing{this,
+                          false,
+                          {"on_missing", "OP_FALLBACK_ON_MISSING",
+                           "run on the device first, and on the CPU only operators that the device does not implement "
+                           "(NotImplementedError)"}};
   Option<std::string> cast{
       this,
       "",

@@ -5,7 +5,7 @@ namespace op_tools {
 const Columns<MemoryRow>& MemoryRow::columns() {
   static const Columns<MemoryRow> all{
       "MemoryRow",
-      "What one place of the program allocated on one device.",
+      "The allocations of a place of the program on a device.",
       {
           {"device", &MemoryRow::device, "the device"},
           {"op", &MemoryRow::op, "the operator that allocated; in brackets where no operator of the tool's level ran"},
@@ -24,7 +24,7 @@ const Columns<MemoryRow>& MemoryRow::columns() {
            "steps in which what is still allocated was allocated, or was made of what was"},
           {"first_step", &MemoryRow::first_step, "the first step in which it allocated"},
           {"last_step", &MemoryRow::last_step, "the last step in which it allocated"},
-          {"freed_by", &MemoryRow::freed_by, "the operator in which the last one was freed, or between which"},
+          {"freed_by", &MemoryRow::freed_by, "the operator in which the last block was freed, or between which"},
           {"stack", &MemoryRow::stack, "the stack of the first allocation, with backtrace=True"},
       }};
   return all;
@@ -75,10 +75,11 @@ const Columns<DeviceMemoryRow>& DeviceMemoryRow::columns() {
           {"peak_op", &DeviceMemoryRow::peak_op, "the operator that reached it"},
           {"reports", &DeviceMemoryRow::reports,
            "its allocator reports; False: only tensors that operators were given or returned are known"},
-          {"allocator_bytes", &DeviceMemoryRow::allocator_bytes, "what the allocator said last that it had given out"},
+          {"allocator_bytes", &DeviceMemoryRow::allocator_bytes,
+           "the allocator's last figure of memory that it had given out"},
           {"allocator_peak_bytes", &DeviceMemoryRow::allocator_peak_bytes, "the most that it said during a call"},
           {"reserved_bytes", &DeviceMemoryRow::reserved_bytes,
-           "what the allocator said last that it has of the device's memory, with what it keeps for later"},
+           "the allocator's last figure of its memory of the device, with the part that it keeps for later"},
           {"reserved_peak_bytes", &DeviceMemoryRow::reserved_peak_bytes, "the most of it"},
           {"unused_bytes", &DeviceMemoryRow::unused_bytes,
            "what of the most no tensor used at that moment: fragmentation, and the rest of what it had just got"},

@@ -28,7 +28,7 @@ struct OverflowOptions : ToolOptions {
       this,
       false,
       {"allow_in_backward_with_scaler", "",
-       "what backward makes is expected: a loss scaler looks for it and skips the step"}};
+       "values that backward makes are expected: a loss scaler looks for them and skips the step"}};
   Option<int64_t> max_saved{
       this,
       2,

@@ -33,7 +33,7 @@ std::optional<int64_t> unless_unknown(int64_t count) {
 const Columns<Finding>& Finding::columns() {
   static const Columns<Finding> all{
       "OverflowRow",
-      "One output with NaN or infinities.",
+      "An output with NaN or infinities.",
       {
           {"kind", [](const Finding& one) { return one.producer ? "producer" : "propagator"; },
            "producer: its inputs were finite; propagator: it was given such values"},

@@ -155,7 +155,7 @@ const Columns<TensorShape>& tensor_shape_columns() {
 const Columns<CallShapes>& CallShapes::columns() {
   static const Columns<CallShapes> all{
       "ObserveRow",
-      "Calls of one operator with the same shapes, dtypes and devices.",
+      "Calls of an operator with the same shapes, dtypes and devices.",
       {
           {"op", &CallShapes::op, "the operator"},
           {"phase", [](const CallShapes& row) { return to_string(row.phase); }, "forward or backward"},
@@ -172,7 +172,7 @@ const Columns<CallShapes>& CallShapes::columns() {
 const Columns<DynamicDim>& DynamicDim::columns() {
   static const Columns<DynamicDim> all{
       "DynamicDim",
-      "A dimension that had more than one size in calls from one line of the program: a dynamic shape.",
+      "A dimension that had several sizes in calls from the same line of the program: a dynamic shape.",
       {
           {"op", &DynamicDim::op, "the operator"},
           {"phase", [](const DynamicDim& one) { return to_string(one.phase); }, "forward or backward"},

@@ -20,7 +20,7 @@ namespace op_tools {
 
 const Columns<RecordRow>& RecordRow::columns() {
   static const Columns<RecordRow> all{"RecordRow",
-                                      "Calls of one operator in a recording.",
+                                      "Calls of an operator in a recording.",
                                       {
                                           {"op", &RecordRow::op, "the operator"},
                                           {"calls", &RecordRow::calls, "forward calls"},

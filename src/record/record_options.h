@@ -16,13 +16,12 @@ struct RecordOptions : ToolOptions {
       this,
       true,
       {"statistics", "OP_RECORD_STATISTICS", "note statistics and a hash of each tensor; off: shapes and links only"}};
-  Option<RecordFormat> format{
-      this,
-      RecordFormat::kBinary,
-      {"format", "OP_RECORD_FORMAT",
-       "`oprec`: one compact file; `jsonl`: at the end of the recording lines of JSON beside it, "
-       "too"},
-      {"oprec", "jsonl"}};
+  Option<RecordFormat> format{this,
+                              RecordFormat::kBinary,
+                              {"format", "OP_RECORD_FORMAT",
+                               "`oprec`: a compact file; `jsonl`: at the end of the recording lines of JSON beside it, "
+                               "too"},
+                              {"oprec", "jsonl"}};
   Option<bool> with_stack{this, true, {"with_stack", "", "note the program's line of each call"}};
   Option<bool> with_modules{this, true, {"with_modules", "", "note the module of each call"}};
   Option<bool> modules_only{

@@ -83,7 +83,7 @@ const Columns<RunRow>& RunRow::columns() {
            "B`; `differs, cause not found`: a loss, gradient or parameter of the call is another one; `not compared`: "
            "a "
            "result has no statistics in one of the runs"},
-          {"finding", &RunRow::finding, "in what way the results differ, where a difference was born; else empty"},
+          {"finding", &RunRow::finding, "how the results differ, where a difference was born; else empty"},
           {"phase", &RunRow::phase, "`forward` or `backward`"},
           {"level", &RunRow::level, "`torch` or `aten`"},
           {"op", &RunRow::op, "the operator; of a group: each once, joined by ` + `"},
@@ -96,7 +96,7 @@ const Columns<RunRow>& RunRow::columns() {
           {"id_b", &RunRow::id_b, "that in B"},
           {"calls_a", &RunRow::calls_a, "how many calls of A stand here: more than 1 in a group"},
           {"calls_b", &RunRow::calls_b, "how many of B"},
-          {"other", &RunRow::other, "what else differs: `op`, `dtype`, `shape`, `scalars`"},
+          {"other", &RunRow::other, "other differences: `op`, `dtype`, `shape`, `scalars`"},
           {"input_difference", &RunRow::input_difference,
            "the largest difference of an input, as a share of the norm of the tensor"},
           {"output_difference", &RunRow::output_difference,
@@ -107,7 +107,7 @@ const Columns<RunRow>& RunRow::columns() {
            "dict[str, Any] | None"},
           {"tensor_b", &RunRow::tensor_b, "that output in B", "dict[str, Any] | None"},
           {"source", &RunRow::source, "the row in which the difference was born"},
-          {"via", &RunRow::via, "the row that handed it on to this one"},
+          {"via", &RunRow::via, "the row that handed it on to this row"},
       }};
   return all;
 }

@@ -32,7 +32,8 @@ struct TimeOptions : ToolOptions {
       this, false, {"with_stack", "", "note the source line of each call (some microseconds per call)"}};
   Option<bool> with_modules{
       this, false, {"with_modules", "", "note the module path of each call, as in `LeNet.conv1`"}};
-  Option<bool> memory{this, false, {"memory", "", "note what calls allocate, and what is still in use at the end"}};
+  Option<bool> memory{
+      this, false, {"memory", "", "note the memory that calls allocate, and the part still in use at the end"}};
   Option<bool> mark_ranges{this, false, {"mark_ranges", "", "make each call a range in a running torch.profiler"}};
   Option<bool> lines{this, true, {"lines", "", "print a line for each call, at level info"}};
   Option<bool> files{this, true, {"files", "", "write calls.csv, summary.csv and trace.json"}};

@@ -131,7 +131,7 @@ std::string time_table(const std::vector<TimeRow>& rows, size_t limit) {
 const Columns<TimeRow>& TimeRow::columns() {
   static const Columns<TimeRow> all{
       "TimeRow",
-      "Calls of one operator, or of one operator and shape, source line or module. Times in milliseconds.",
+      "Calls of an operator, or of an operator and shape, source line or module. Times in milliseconds.",
       {
           {"op", &TimeRow::op, "of several: the one that took most, \"+ 3\" behind it"},
           {"phase", &TimeRow::phase, "forward or backward"},
@@ -156,7 +156,7 @@ const Columns<TimeRow>& TimeRow::columns() {
           {"flops", &TimeRow::flops, "floating point operations; 0: torch has no formula"},
           {"gflop_per_s", &TimeRow::gflop_per_s, "by the total time"},
           {"allocated_bytes", &TimeRow::allocated_bytes, "with memory"},
-          {"peak_bytes", &TimeRow::peak_bytes, "the most of one call, with memory"},
+          {"peak_bytes", &TimeRow::peak_bytes, "the most of a single call, with memory"},
       }};
   return all;
 }
