@@ -350,7 +350,7 @@ def test_an_exception_ends(tmp_path):
     [
         ({"expect": "fail", "reason": "x"}, "op is missing"),
         ({**ENTRY, "reason": " "}, "reason is missing"),
-        ({**ENTRY, "expect": "skip"}, "expect is 'skip'; give one of fail, unsupported, slow"),
+        ({**ENTRY, "expect": "skip"}, "expect is 'skip'; there are fail, unsupported, slow"),
         ({**ENTRY, "phase": "sideways"}, "phase is 'sideways'"),
         ({**ENTRY, "tolerance": 1}, "unknown 'tolerance'"),
         ({**ENTRY, "op": "("}, "is no regular expression"),
