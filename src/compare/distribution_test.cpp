@@ -109,8 +109,9 @@ TensorVerdict share(double hits, double n, double p, const std::string& distribu
 }
 
 std::optional<TensorVerdict> uniform(const Arguments& arguments, const at::Tensor& result, bool has_range) {
-  const auto from = has_range ? arguments.number(1, "from", 0) : 0.0;
-  const auto to = has_range ? arguments.number(2, "to", 1) : 1.0;
+  // The bounds are "a" and "b" in torch.nn.init.uniform_.
+  const auto from = has_range ? arguments.number(1, arguments.find(1, "from") ? "from" : "a", 0) : 0.0;
+  const auto to = has_range ? arguments.number(2, arguments.find(2, "to") ? "to" : "b", 1) : 1.0;
   if (!from || !to) return std::nullopt;
   const std::string name = "uniform";
   std::vector<double> values = doubles_of(result);
