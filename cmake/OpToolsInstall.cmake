@@ -1,7 +1,8 @@
 # Where built things go. Two layouts:
 #   cmake --install: bin/run_op_from_data, lib/libop_tools.so, lib/cmake/op_tools/, include/op_tools/
-#   a wheel:         the same inside the package op_tools/, the program among Python's scripts. Made by pip from the source
-#                    (scikit-build-core, SKBUILD), or by cmake/make_wheel.py (./dev wheel) from the contents of a build folder.
+#   a wheel:         the same inside the package op_tools/; among Python's scripts a small one that starts the program. Made by
+#                    pip from the source (cmake/build_backend.py, SKBUILD), or by cmake/make_wheel.py (./dev wheel) from the
+#                    contents of a build folder.
 # For work on the project itself, the Python extensions are built into the source tree's op_tools/, so that the package can
 # be imported from there.
 include(CMakePackageConfigHelpers)
@@ -12,14 +13,9 @@ set(OP_TOOLS_TORCH_LIB ${OP_TOOLS_TORCH_ROOT}/lib)
 cmake_path(NORMAL_PATH OP_TOOLS_TORCH_LIB)
 set(OP_TOOLS_RPATH_FROM_LIB "$ORIGIN;${OP_TOOLS_TORCH_LIB}")
 set(OP_TOOLS_RPATH_FROM_BIN "$ORIGIN/../lib;${OP_TOOLS_TORCH_LIB}")
-set(OP_TOOLS_BIN_DIR bin)
 if(OP_TOOLS_BUILD_PYTHON)
-  execute_process(
-    COMMAND ${Python_EXECUTABLE} -c "import os, sysconfig as s; p = s.get_paths(); print(os.path.relpath(p['platlib'], p['scripts']))"
-    OUTPUT_VARIABLE OP_TOOLS_SITE_FROM_SCRIPTS OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(OP_TOOLS_WHEEL_RPATH_FROM_LIB "$ORIGIN;$ORIGIN/../../torch/lib")
-  set(OP_TOOLS_WHEEL_RPATH_FROM_BIN
-    "$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/op_tools/lib;$ORIGIN/${OP_TOOLS_SITE_FROM_SCRIPTS}/torch/lib")
+  set(OP_TOOLS_WHEEL_RPATH_FROM_BIN "$ORIGIN/../lib;$ORIGIN/../../torch/lib")
   cmake_path(IS_PREFIX Python_SITEARCH ${OP_TOOLS_TORCH_LIB} NORMALIZE OP_TOOLS_TORCH_BESIDE)
   if(NOT OP_TOOLS_TORCH_BESIDE)
     list(APPEND OP_TOOLS_WHEEL_RPATH_FROM_LIB ${OP_TOOLS_TORCH_LIB})
@@ -28,19 +24,19 @@ if(OP_TOOLS_BUILD_PYTHON)
   # For make_wheel.py, which changes the paths that cmake --install has set.
   list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_LIB ":" from_lib)
   list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_BIN ":" from_bin)
-  file(CONFIGURE OUTPUT wheel_rpath.json CONTENT [[{"lib": "@from_lib@", "bin": "@from_bin@"}]] @ONLY)
+  file(CONFIGURE OUTPUT wheel.json CONTENT [[{"lib": "@from_lib@", "bin": "@from_bin@", "torch": "@OP_TOOLS_TORCH_ROOT@"}]] @ONLY)
 endif()
 if(SKBUILD)
   set(OP_TOOLS_RPATH_FROM_LIB "${OP_TOOLS_WHEEL_RPATH_FROM_LIB}")
   set(OP_TOOLS_RPATH_FROM_BIN "${OP_TOOLS_WHEEL_RPATH_FROM_BIN}")
-  set(OP_TOOLS_BIN_DIR ${SKBUILD_SCRIPTS_DIR})
+  install(PROGRAMS tools/run_op_from_data/run_op_from_data.py DESTINATION ${SKBUILD_SCRIPTS_DIR} RENAME run_op_from_data)
 endif()
 set_target_properties(op_tools op_tools_sim_device PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
 set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_BIN}")
 
 # --- The library, its headers, the program.
 install(TARGETS op_tools op_tools_sim_device EXPORT op_tools_targets LIBRARY DESTINATION lib)
-install(TARGETS run_op_from_data RUNTIME DESTINATION ${OP_TOOLS_BIN_DIR})
+install(TARGETS run_op_from_data RUNTIME DESTINATION bin)
 # Headers include each other as "hooks/...": include/op_tools is on the include path as well.
 install(CODE "set(OP_TOOLS_SOURCES [[${CMAKE_CURRENT_SOURCE_DIR}/src]])")
 install(SCRIPT cmake/install_headers.cmake)

@@ -1,4 +1,4 @@
-# Warnings (errors by default) and sanitizers, for our own targets only.
+# Warnings (errors in the presets) and sanitizers, for our own targets only.
 add_library(op_tools_warnings INTERFACE)
 target_compile_options(op_tools_warnings INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${OP_TOOLS_WERROR}>:-Werror>)
 if(OP_TOOLS_SANITIZE)

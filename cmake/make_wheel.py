@@ -2,7 +2,7 @@
 
     python cmake/make_wheel.py build/dev dist
 
-The wheel has the files of `pip wheel .` (scikit-build-core, pyproject.toml): the package's Python files,
+The wheel has the files of `pip wheel .` (cmake/build_backend.py, pyproject.toml): the package's Python files,
 the Python extensions, and inside the package an install prefix of its own (lib/, include/, lib/cmake/).
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scikit_build_core.build import prepare_metadata_for_build_wheel
+from build_backend import TORCH_ROOT, prepare_metadata_for_build_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,15 +36,18 @@ def make_wheel(build: Path, target: Path) -> None:
         run("cmake", "--install", build, "--prefix", package, "--strip")
         run("cmake", "--install", build, "--prefix", package, "--strip", "--component", "python")
 
+        built = json.loads((build / "wheel.json").read_text())
         os.chdir(ROOT)  # where scikit-build-core looks for pyproject.toml
-        info = prepare_metadata_for_build_wheel(str(tree))
+        info = prepare_metadata_for_build_wheel(str(tree), {TORCH_ROOT: built["torch"]})
         scripts = tree / info.replace(".dist-info", ".data") / "scripts"
-        scripts.parent.mkdir()
-        (package / "bin").rename(scripts)
+        scripts.mkdir(parents=True)
+        command = (ROOT / "tools" / "run_op_from_data" / "run_op_from_data.py").read_text()
+        starts = "#!python\n"  # pip puts the Python there for which it installs
+        (scripts / "run_op_from_data").write_text(starts + command.partition("\n")[2])
+        (scripts / "run_op_from_data").chmod(0o755)
 
-        rpath = json.loads((build / "wheel_rpath.json").read_text())
-        run("patchelf", "--set-rpath", rpath["bin"], *scripts.iterdir())
-        run("patchelf", "--set-rpath", rpath["lib"], *(package / "lib").glob("*.so"))
+        run("patchelf", "--set-rpath", built["bin"], *(package / "bin").iterdir())
+        run("patchelf", "--set-rpath", built["lib"], *(package / "lib").glob("*.so"))
 
         target.mkdir(exist_ok=True)
         for old in target.glob("op_tools-*.whl"):

@@ -1,25 +1,84 @@
-"""Does the installed torch fit the torch that op_tools was built with?"""
+"""Does the installed torch fit the torch that op_tools was built with?
+
+Asked before the extension is loaded: it uses torch's C++ classes, whose layout differs between minor versions, and beside another
+torch it would crash rather than fail.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import re
+import sys
+from pathlib import Path
+
 import torch
 
-from .._build_info import TORCH_VERSION
+from .._build_info import TORCH_VERSION, VERSION
+
+_COULD_NOT_BE_JUDGED = 2  # status of a command that could not do its work
+
+
+def minor(version: str) -> tuple[str, ...]:
+    """Of "2.7.1.post4+npu": ("2", "7")."""
+    return tuple(re.findall(r"\d+", version)[:2])
+
+
+def _version_of_library(folder: Path) -> str:
+    """What torch's library says of itself; "" where it says nothing (older than 2.7, or named otherwise). A library of another
+    torch may come before torch's own, by LD_LIBRARY_PATH."""
+    try:
+        ask = ctypes.CDLL(str(folder / "lib" / "libtorch_cpu.so")).aoti_torch_abi_version
+    except (OSError, AttributeError):
+        return ""
+    ask.restype = ctypes.c_uint64
+    told: int = ask()
+    return f"{told >> 56}.{told >> 48 & 0xFF}.{told >> 40 & 0xFF}"
+
+
+def _wrong_torch() -> str:
+    """Why the extension cannot be loaded beside the torch that is imported, and what to do; "" where it can."""
+    found, folder = str(torch.__version__), Path(torch.__file__).parent
+    needed = minor(TORCH_VERSION)
+    if minor(found) == needed:
+        told = _version_of_library(folder)
+        if not told or minor(told) == needed:
+            return ""
+        found = f"{found}, whose library is of torch {told},"
+    wanted = ".".join(needed)
+    return (
+        f"op_tools was built with torch {TORCH_VERSION}, but torch {found} is installed ({folder}). "
+        f"Install torch {wanted}.*: pip install 'torch=={wanted}.*', or build op_tools again with the torch that is installed: "
+        "pip install --force-reinstall --no-deps . in its source folder"
+    )
+
+
+def _own_command() -> list[str] | None:
+    """The arguments, if this process is a command of the package: `op-tools ...` or `python -m op_tools...`."""
+    if Path(sys.argv[0]).name == "op-tools":
+        return sys.argv[1:]
+    given = sys.orig_argv
+    if sys.argv[0] == "-m" and "-m" in given[:-1] and given[given.index("-m") + 1].partition(".")[0] == "op_tools":
+        return sys.argv[1:]
+    return None
 
 
 def check_torch() -> None:
-    """Raises ImportError with both versions when op_tools was built against another minor version of torch.
-
-    The extension uses torch's C++ classes, whose layout changes between minor versions: loading it beside another version
-    would crash rather than fail.
+    """Raises ImportError with both versions when op_tools was built against another minor version of torch. A command of the
+    package ends with that sentence instead; `op-tools doctor` answers what it can without the extension.
     """
-
-    def minor(version: str) -> tuple[str, ...]:
-        return tuple(version.split("+")[0].split(".")[:2])
-
-    if minor(torch.__version__) != minor(TORCH_VERSION):
-        raise ImportError(
-            f"op_tools was built with torch {TORCH_VERSION}, but torch {torch.__version__} is installed. "
-            f"Install torch {'.'.join(minor(TORCH_VERSION))}.*, or build op_tools again: "
-            "pip install --no-build-isolation --force-reinstall op_tools"
-        )
+    problem = _wrong_torch()
+    if not problem:
+        return
+    command = _own_command()
+    if command is None:
+        raise ImportError(problem)
+    if command[:1] != ["doctor"]:
+        sys.stderr.write(f"op-tools: {problem}\n")
+        sys.exit(_COULD_NOT_BE_JUDGED)
+    sys.stdout.write(
+        f"op_tools     {VERSION}, built with torch {TORCH_VERSION}, in {Path(__file__).parents[1]}\n"
+        f"torch        PROBLEM: {problem}\n"
+        f"Python       {platform.python_version()}, {sys.executable}\n"
+    )
+    sys.exit(1)

@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""The command run_op_from_data of an installed package: becomes the C++ program, with the torch that this Python would import.
+
+The program itself can look for torch beside its own package only; torch may also be a vendor's in the system's folder, under
+~/.local, or on PYTHONPATH. Imports neither torch nor op_tools, which would take seconds.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        sys.stderr.write(f"run_op_from_data: {sys.executable} has no {package}: install it for this Python\n")
+        sys.exit(2)
+    return Path(spec.origin).parent
+
+
+if __name__ == "__main__":
+    found = [str(folder_of("torch") / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, found))
+    program = folder_of("op_tools") / "bin" / "run_op_from_data"
+    os.execv(program, [str(program), *sys.argv[1:]])  # noqa: S606
