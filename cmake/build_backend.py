@@ -1,7 +1,7 @@
-"""What pip calls to make a wheel: scikit-build-core, which is told where torch is, and for which torch the wheel is.
+"""The build backend that pip calls: scikit-build-core, which is told where torch is, and for which torch the wheel is.
 
-pip builds in an environment of its own, where torch is hidden. Torch is no requirement of the build: pip would download one, several
-GB large and perhaps of another version than the one that the package will run with.
+pip builds in an environment of its own, where torch is hidden. Torch is no requirement of the build: pip would download several GB of it,
+perhaps of another version than the torch that the package will run with.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _minor = ""  # major and minor of the torch that a wheel is for; a source distri
 
 
 def _pythons() -> list[str]:
-    """Those that may have torch: the one that runs this, and that of the active environment, if a front end made its own."""
+    """The Pythons that may have torch: this Python, and the active environment's, where a front end has made an environment."""
     active = os.environ.get("VIRTUAL_ENV")
     others = [str(Path(active) / "bin" / "python")] if active else []
-    return [sys.executable, *(one for one in others if Path(one).exists())]
+    return [sys.executable, *(python for python in others if Path(python).exists())]
 
 
 def _folders() -> Iterator[Path]:
     if (spec := find_spec("torch")) and spec.origin:
         yield Path(spec.origin).parent
-    # How pip hides what is installed.
+    # How pip hides installed packages.
     hidden_by = ("PYTHONPATH", "PYTHONNOUSERSITE")
     environment = {name: value for name, value in os.environ.items() if name not in hidden_by}
     for python in _pythons():
@@ -73,7 +73,7 @@ def find_torch() -> Path:
     raise SystemExit(
         f"op_tools: {sys.executable} has no torch, and op_tools is built for the torch that is installed. Install torch first, "
         "then op_tools:\n    pip install torch\n    pip install .\n"
-        "Torch is somewhere else? Name its folder, the one that holds include/ and lib/:\n"
+        "Torch is somewhere else? Name its folder, which holds include/ and lib/:\n"
         f"    pip install . --config-settings={TORCH_ROOT}=FOLDER"
     )
 
@@ -81,15 +81,15 @@ def find_torch() -> Path:
 def _minor_of(folder: Path) -> str:
     """Of torch's folder in Python, or of an unpacked libtorch."""
     for name in ("version.py", "build-version"):
-        if (file := folder / name).exists() and (found := re.search(r"(\d+\.\d+)\.\d", file.read_text())):
-            return found[1]
+        if (file := folder / name).exists() and (version := re.search(r"(\d+\.\d+)\.\d", file.read_text())):
+            return version[1]
     raise SystemExit(f"op_tools: {folder} is no folder of torch: it has neither version.py nor build-version")
 
 
-def _for_torch(given: Settings) -> dict[str, Any]:
+def _for_torch(config_settings: Settings) -> dict[str, Any]:
     """The settings of a build, with the torch that it is for."""
     global _minor
-    settings = {**(given or {})}
+    settings = {**(config_settings or {})}
     if TORCH_ROOT not in settings:
         settings[TORCH_ROOT] = str(find_torch())
     _minor = _minor_of(Path(settings[TORCH_ROOT]))
@@ -107,9 +107,9 @@ def dynamic_metadata(field: str, _settings: Mapping[str, Any] | None = None) -> 
 
 
 def _of_cmake(name: str) -> str:
-    found = re.search(rf"set\({name} ([\d.]+)\)", (ROOT / "cmake" / "FindOpToolsTorch.cmake").read_text())
-    assert found is not None
-    return found[1]
+    match = re.search(rf"set\({name} ([\d.]+)\)", (ROOT / "cmake" / "FindOpToolsTorch.cmake").read_text())
+    assert match is not None
+    return match[1]
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
@@ -130,5 +130,5 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: S
 
 
 def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Settings = None) -> str:
-    """The metadata of an editable one."""
+    """The metadata of an editable wheel."""
     return build.prepare_metadata_for_build_editable(metadata_directory, _for_torch(config_settings))

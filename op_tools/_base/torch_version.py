@@ -25,7 +25,7 @@ def minor(version: str) -> tuple[str, ...]:
 
 
 def _version_of_library(folder: Path) -> str:
-    """What torch's library says of itself; "" where it says nothing (older than 2.7, or named otherwise). A library of another
+    """The version that torch's library tells; "" where it tells none (older than 2.7, or named otherwise). A library of another
     torch may come before torch's own, by LD_LIBRARY_PATH."""
     try:
         ask = ctypes.CDLL(str(folder / "lib" / "libtorch_cpu.so")).aoti_torch_abi_version
@@ -38,16 +38,16 @@ def _version_of_library(folder: Path) -> str:
 
 def _wrong_torch() -> str:
     """Why the extension cannot be loaded beside the torch that is imported, and what to do; "" where it can."""
-    found, folder = str(torch.__version__), Path(torch.__file__).parent
+    installed, folder = str(torch.__version__), Path(torch.__file__).parent
     needed = minor(TORCH_VERSION)
-    if minor(found) == needed:
+    if minor(installed) == needed:
         told = _version_of_library(folder)
         if not told or minor(told) == needed:
             return ""
-        found = f"{found}, whose library is of torch {told},"
+        installed = f"{installed}, whose library is of torch {told},"
     wanted = ".".join(needed)
     return (
-        f"op_tools was built with torch {TORCH_VERSION}, but torch {found} is installed ({folder}). "
+        f"op_tools was built with torch {TORCH_VERSION}, but torch {installed} is installed ({folder}). "
         f"Install torch {wanted}.*: pip install 'torch=={wanted}.*', or build op_tools again with the torch that is installed: "
         "pip install --force-reinstall --no-deps . in its source folder"
     )
@@ -57,15 +57,15 @@ def _own_command() -> list[str] | None:
     """The arguments, if this process is a command of the package: `op-tools ...` or `python -m op_tools...`."""
     if Path(sys.argv[0]).name == "op-tools":
         return sys.argv[1:]
-    given = sys.orig_argv
-    if sys.argv[0] == "-m" and "-m" in given[:-1] and given[given.index("-m") + 1].partition(".")[0] == "op_tools":
+    words = sys.orig_argv
+    if sys.argv[0] == "-m" and "-m" in words[:-1] and words[words.index("-m") + 1].partition(".")[0] == "op_tools":
         return sys.argv[1:]
     return None
 
 
 def check_torch() -> None:
     """Raises ImportError with both versions when op_tools was built against another minor version of torch. A command of the
-    package ends with that sentence instead; `op-tools doctor` answers what it can without the extension.
+    package ends with that sentence instead; `op-tools doctor` answers without the extension.
     """
     problem = _wrong_torch()
     if not problem:

@@ -20,7 +20,7 @@ def folder_of(package: str) -> Path:
 
 
 if __name__ == "__main__":
-    found = [str(folder_of("torch") / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, found))
+    libraries = [str(folder_of("torch") / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     program = folder_of("op_tools") / "bin" / "run_op_from_data"
     os.execv(program, [str(program), *sys.argv[1:]])  # noqa: S606
