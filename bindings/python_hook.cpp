@@ -2,6 +2,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/PyInterpreter.h>
 
 #include <memory>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compat/python_object.h"
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
 #include "interrupts.h"
@@ -38,16 +40,6 @@ class CallView {
 // hook runs without it, and it is there again when the operator's exception goes on to the program.
 using SavedPythonError = py::error_scope;
 
-// Does a Python object stand for the tensor? torch 2.13 renamed the question.
-template <class Slot>
-bool has_object(const Slot& slot) {
-  if constexpr (requires { slot.load_pyobj(); }) {
-    return slot.load_pyobj() != nullptr;
-  } else {
-    return slot.check_pyobj().has_value();
-  }
-}
-
 // A call's values for the hook's Python code. A tensor that no Python object stands for yet is shown as another tensor
 // on the same memory: code that makes a Parameter or a subclass of it after the call refuses a tensor that has an
 // object.
@@ -55,7 +47,7 @@ py::object shown(const Value& value) {
   return to_python(map_tensors(value, [](const at::Tensor& tensor) {
     // Subclasses and functorch's wrappers have objects, or forms, of their own.
     const bool simple = tensor.layout() == at::kStrided && !tensor.key_set().has_any(kWrapperTensorKeys);
-    if (!simple || has_object(*tensor.unsafeGetTensorImpl()->pyobj_slot())) return Value(tensor);
+    if (!simple || compat::has_python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), getPyInterpreter())) return Value(tensor);
     at::Tensor other = same_memory(tensor);
     if (tensor.requires_grad()) other.set_requires_grad(true);
     return Value(std::move(other));

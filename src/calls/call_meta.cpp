@@ -5,7 +5,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <utility>

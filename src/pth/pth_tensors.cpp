@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compat/sparse_arguments.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -106,7 +107,7 @@ void require_grad(const at::Tensor& tensor) {
 at::Tensor sparse_coo_tensor(const at::Tensor& indices, const at::Tensor& values, const std::vector<int64_t>& sizes,
                              std::optional<bool> coalesced) {
   checked_numel(sizes);
-  at::_ops::_validate_sparse_coo_tensor_args::call(indices, values, sizes, coalesced, false);
+  compat::validate_unpinned<at::_ops::_validate_sparse_coo_tensor_args>(indices, values, sizes, coalesced);
   return at::_ops::_sparse_coo_tensor_unsafe::call(indices, values, c10::fromIntArrayRefSlow(sizes),
                                                    values.scalar_type(), at::kSparse, at::kCPU, false, coalesced);
 }
@@ -114,7 +115,7 @@ at::Tensor sparse_coo_tensor(const at::Tensor& indices, const at::Tensor& values
 at::Tensor sparse_compressed_tensor(at::Layout layout, const at::Tensor& compressed, const at::Tensor& plain,
                                     const at::Tensor& values, const std::vector<int64_t>& sizes) {
   checked_numel(sizes);
-  at::_ops::_validate_sparse_compressed_tensor_args::call(compressed, plain, values, sizes, layout, false);
+  compat::validate_unpinned<at::_ops::_validate_sparse_compressed_tensor_args>(compressed, plain, values, sizes, layout);
   return at::_ops::_sparse_compressed_tensor_unsafe::call(compressed, plain, values, c10::fromIntArrayRefSlow(sizes),
                                                           values.scalar_type(), layout, at::kCPU, false);
 }

@@ -34,7 +34,7 @@ class DeviceWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return results_; }
   void synchronize() override { work_->synchronize(); }
   bool wait(std::chrono::milliseconds timeout) override { return work_->wait(timeout); }
-  void blockCurrentStream() override { work_->wait(); }
+  void blockCurrentStream() { work_->wait(); }  // NOLINT: overrides, since torch 2.8
   void abort() override { work_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     const auto results = results_;

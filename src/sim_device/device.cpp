@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compat/device_capability.h"
 #include "sim_device/faults.h"
 #include "sim_device/memory.h"
 #include "sim_device/queue.h"
@@ -47,7 +47,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
   c10::DeviceIndex deviceCount() const noexcept override { return in_forked_child() ? 0 : kDevices; }
-  c10::DeviceCapability getDeviceCapability(c10::Device /*device*/) const override { return {}; }
+  compat::DeviceCapability getDeviceCapability(c10::Device /*device*/) const { return {}; }  // NOLINT: overrides, if torch asks
 
   c10::Device getDevice() const override { return device_at(device_of_thread); }
   void setDevice(c10::Device device) const override { exchange_device(device.index()); }
@@ -206,7 +206,7 @@ void register_device() {
                 (name.empty() ? "another backend" : name) +
                 "' in this process; use a process that does not load that backend");
   }
-  c10::impl::registerDeviceGuard(c10::kPrivateUse1, std::make_unique<Guard>().release());
+  const c10::impl::DeviceGuardImplRegistrar registrar(c10::kPrivateUse1, std::make_unique<Guard>().release());
   at::RegisterPrivateUse1HooksInterface(std::make_unique<Hooks>().release());
   c10::register_privateuse1_backend("sim");
 }

@@ -1,8 +1,6 @@
 #include "sim_device/memory.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "compat/allocators.h"
 #include "sim_device/device.h"
 #include "sim_device/sim_device.h"
 
@@ -85,16 +84,19 @@ c10::Storage cpu_storage(size_t size) {
   return {c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true};
 }
 
-class DeviceMemory final : public c10::DeviceAllocator {
+template <typename Base>
+class DeviceMemory final : public Base {
  public:
   c10::DataPtr allocate(size_t size) override {
     return pointer_to(cpu_storage(size), c10::Device(c10::kPrivateUse1, current_device()));
   }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-  bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t /*pool*/) override {}
-  void recordStream(const c10::DataPtr& /*pointer*/, c10::Stream /*stream*/) override {}  // work holds its tensors
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+  void copy_data(void* to, const void* from, size_t count) const override { this->default_copy_data(to, from, count); }
+
+  // Of c10::DeviceAllocator (compat/allocators.h).
+  bool initialized() { return true; }
+  void emptyCache(compat::PoolId /*pool*/) {}
+  void recordStream(const c10::DataPtr& /*pointer*/, c10::Stream /*stream*/) {}  // work holds its tensors
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) {
     const Statistics now = statistics(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
     const auto fill = [](auto& stat, int64_t current, int64_t peak, int64_t ever) {
@@ -109,15 +111,16 @@ class DeviceMemory final : public c10::DeviceAllocator {
     }
     return stats;
   }
-  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
-  void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) {}
+  void resetPeakStats(c10::DeviceIndex device) { reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     return {kMemory - static_cast<size_t>(statistics(device).allocated_bytes), kMemory};
   }
 };
 
 // Host memory that the device reads and writes while the host goes on: ordinary memory that is known by its address.
-class PinnedMemory final : public at::HostAllocator {
+template <typename Base>
+class PinnedMemory final : public Base {
  public:
   c10::DataPtr allocate(size_t size) override {
     if (size == 0) return {nullptr, c10::Device(c10::kCPU)};
@@ -127,12 +130,14 @@ class PinnedMemory final : public at::HostAllocator {
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-  bool record_event(void* /*pointer*/, void* /*context*/, c10::Stream /*stream*/) override { return true; }
-  void empty_cache() override {}
-  at::HostStats get_stats() override { return {}; }
-  void reset_accumulated_stats() override {}
-  void reset_peak_stats() override {}
+  void copy_data(void* to, const void* from, size_t count) const override { this->default_copy_data(to, from, count); }
+
+  // Of at::HostAllocator (compat/allocators.h).
+  bool record_event(void* /*pointer*/, void* /*context*/, c10::Stream /*stream*/) { return true; }
+  void empty_cache() {}
+  at::HostStats get_stats() { return {}; }
+  void reset_accumulated_stats() {}
+  void reset_peak_stats() {}
 
   static bool owns(const void* pointer) {
     const auto* address = static_cast<const char*>(pointer);
@@ -161,13 +166,16 @@ class PinnedMemory final : public at::HostAllocator {
   }
 };
 
-DeviceMemory& device_memory() {
-  static auto* memory = new DeviceMemory;  // NOLINT: torch keeps the pointer
+using Device = DeviceMemory<compat::DeviceAllocator>;
+using Pinned = PinnedMemory<compat::HostAllocator>;
+
+Device& device_memory() {
+  static auto* memory = new Device;  // NOLINT: torch keeps the pointer
   return *memory;
 }
 
-PinnedMemory& pinned_memory() {
-  static auto* memory = new PinnedMemory;  // NOLINT
+Pinned& pinned_memory() {
+  static auto* memory = new Pinned;  // NOLINT
   return *memory;
 }
 
@@ -175,7 +183,7 @@ PinnedMemory& pinned_memory() {
 
 void register_memory() {
   c10::SetAllocator(c10::kPrivateUse1, &device_memory());
-  at::setHostAllocator(c10::kPrivateUse1, &pinned_memory());
+  compat::set_host_allocator(c10::kPrivateUse1, &pinned_memory());
 }
 
 c10::Allocator* device_allocator() {
@@ -187,7 +195,7 @@ c10::Allocator* pinned_allocator() {
 }
 
 bool is_pinned(const void* pointer) {
-  return PinnedMemory::owns(pointer);
+  return Pinned::owns(pointer);
 }
 
 c10::Storage host_storage_of(const c10::Storage& storage) {

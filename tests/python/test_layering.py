@@ -136,7 +136,7 @@ MAY_INCLUDE = {
     "compat": set(),
     "tensor": {"base"},
     "report": {"base", "tensor"},
-    "pth": {"base", "tensor"},
+    "pth": {"base", "compat", "tensor"},
     "autograd": {"base", "tensor"},
     "coverage": {"base", "tensor", "report"},
     "hooks": {"base", "compat", "tensor", "report", "autograd", "coverage"},
@@ -163,7 +163,7 @@ MAY_INCLUDE = {
         "compare/metrics",
         "compare/rerun",
     },
-    "sim_device": {"base", "tensor", "hooks"},
+    "sim_device": {"base", "compat", "tensor", "hooks"},
 }
 TOOL_ROOMS = set(MAY_INCLUDE) - {"sim_device"}
 MAY_INCLUDE |= {
