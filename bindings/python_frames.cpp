@@ -319,7 +319,12 @@ bool PythonFrames::repeats(Walk&, uint32_t) const {
 void PythonFrames::note(Walk&, const SeenCode&, uint32_t) const {}
 
 const std::string& PythonFrames::line() const {
-  return known_line(seen_, OwnCode(frame_).code, PyFrame_GetLasti(raw(frame_)));
+#if PY_VERSION_HEX >= 0x030B0000
+  const int instruction = PyFrame_GetLasti(raw(frame_));
+#else
+  const int instruction = raw(frame_)->f_lasti * static_cast<int>(sizeof(_Py_CODEUNIT));
+#endif
+  return known_line(seen_, OwnCode(frame_).code, instruction);
 }
 
 // The frame has it as long as the call is on.

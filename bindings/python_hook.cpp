@@ -47,7 +47,8 @@ py::object shown(const Value& value) {
   return to_python(map_tensors(value, [](const at::Tensor& tensor) {
     // Subclasses and functorch's wrappers have objects, or forms, of their own.
     const bool simple = tensor.layout() == at::kStrided && !tensor.key_set().has_any(kWrapperTensorKeys);
-    if (!simple || compat::has_python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), getPyInterpreter())) return Value(tensor);
+    if (!simple || compat::has_python_object(*tensor.unsafeGetTensorImpl()->pyobj_slot(), getPyInterpreter()))
+      return Value(tensor);
     at::Tensor other = same_memory(tensor);
     if (tensor.requires_grad()) other.set_requires_grad(true);
     return Value(std::move(other));

@@ -31,7 +31,10 @@ if(NOT OP_TOOLS_TORCH_ROOT)
   cmake_path(SET OP_TOOLS_TORCH_ROOT NORMALIZE "${OP_TOOLS_TORCH_INCLUDE}/..")
 endif()
 
-file(STRINGS ${OP_TOOLS_TORCH_ROOT}/include/torch/headeronly/version.h OP_TOOLS_TORCH_VERSION_LINES
+# The second folder: up to torch 2.9.
+find_file(OP_TOOLS_TORCH_VERSION_HEADER version.h PATHS ${OP_TOOLS_TORCH_ROOT}/include/torch/headeronly
+  ${OP_TOOLS_TORCH_ROOT}/include/torch/csrc/api/include/torch NO_DEFAULT_PATH NO_CACHE REQUIRED)
+file(STRINGS ${OP_TOOLS_TORCH_VERSION_HEADER} OP_TOOLS_TORCH_VERSION_LINES
   REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
   OP_TOOLS_TORCH_VERSION "${OP_TOOLS_TORCH_VERSION_LINES}")

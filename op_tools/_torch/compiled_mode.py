@@ -35,8 +35,12 @@ class TorchFunctionMode(torch.overrides.TorchFunctionMode):
     ) -> Any:
         """For torch.compile alone."""
         if not _stays_whole():
-            # The break belongs to the caller: a break in here would be reached again in the code after it, without end.
-            with torch._dynamo.disable_nested_graph_breaks():
+            # The break belongs to the caller: a break in here would be reached again in the code after it, without end. A
+            # torch that cannot break inside a called function (before 2.10) has nothing to disable.
+            if hasattr(torch._dynamo, "disable_nested_graph_breaks"):
+                with torch._dynamo.disable_nested_graph_breaks():
+                    torch._dynamo.graph_break()
+            else:
                 torch._dynamo.graph_break()
         return func(*args, **(kwargs or {}))
 

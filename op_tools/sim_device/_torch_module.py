@@ -66,12 +66,14 @@ class device:  # noqa: N801  (torch asks for this name)
         self._before = -1
 
     def __enter__(self) -> None:
-        self._before = torch._C._accelerator_exchangeDevice(self._index)
+        self._before = torch.accelerator.current_device_index()
+        if self._index >= 0:
+            torch.accelerator.set_device_index(self._index)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch._C._accelerator_maybeExchangeDevice(self._before)
+        torch.accelerator.set_device_index(self._before)
 
 
 class device_of(device):  # noqa: N801

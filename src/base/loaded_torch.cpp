@@ -1,7 +1,8 @@
-// Asks, when the library is loaded, which torch the process has. The classes of torch have another layout in each minor version:
-// with the wrong one the first use of a tensor ends in a signal, often in an initialiser before main(). So the question is put
-// before any other initialiser of ours, needs nothing of torch but one C function, and ends the process with one sentence. The
-// Python package asks before it loads the library (op_tools/_base/torch_version.py), and there the answer is an ImportError.
+// Asks, when the library is loaded, which torch the process has. The classes of torch have another layout in each minor
+// version: with the wrong one the first use of a tensor ends in a signal, often in an initialiser before main(). So the
+// question is put before any other initialiser of ours, needs nothing of torch but one C function, and ends the process
+// with one sentence. The Python package asks before it loads the library (op_tools/_base/torch_version.py), and there
+// the answer is an ImportError.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@
 
 #include "base/version.h"
 
-// Of torch 2.7 and newer: the major version in the highest byte, minor and patch in the next ones. Weak: an older torch has none.
+// Of torch 2.7 and newer: the major version in the highest byte, minor and patch in the next ones. Weak: an older torch
+// has none.
 extern "C" [[gnu::weak]] uint64_t aoti_torch_abi_version();
 
 namespace op_tools {
@@ -62,7 +64,8 @@ bool is_older(TorchVersion left, TorchVersion right) {
   std::snprintf(version.data(), version.size(), "%d.%d.%d", loaded.major, loaded.minor,
                 static_cast<int>(told >> 40 & 0xff));
   Dl_info file{};
-  const bool known = ::dladdr(reinterpret_cast<void*>(&aoti_torch_abi_version), &file) != 0 && file.dli_fname != nullptr;
+  const bool known =
+      ::dladdr(reinterpret_cast<void*>(&aoti_torch_abi_version), &file) != 0 && file.dli_fname != nullptr;
   end_with(needed, version.data(), known ? file.dli_fname : "its file is not known");
 }
 

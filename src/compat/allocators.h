@@ -1,12 +1,12 @@
 #pragma once
 
 // The allocators that a backend of its own registers with torch (src/sim_device/memory.cpp).
-// Gap: c10::DeviceAllocator since torch 2.9, at::HostAllocator and at::setHostAllocator() since 2.8. Before, both are plain
-// c10::Allocators: torch.accelerator's functions of memory and of pinned memory's cache do not exist there.
+// Gap: c10::DeviceAllocator since torch 2.9, at::HostAllocator and at::setHostAllocator() since 2.8. Before, both are
+// plain c10::Allocators: torch.accelerator's functions of memory and of pinned memory's cache do not exist there.
 //
-// Both names are declared here and stay without a definition where torch has none. A class derived from the alias is a template
-// of its base, and its functions beyond c10::Allocator's do not say `override`: without the base's virtual function they are
-// ordinary members, which nothing calls.
+// Both names are declared here and stay without a definition where torch has none. A class derived from the alias is a
+// template of its base, and its functions beyond c10::Allocator's do not say `override`: without the base's virtual
+// function they are ordinary members, which nothing calls.
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
@@ -26,10 +26,13 @@ struct HostAllocator;
 namespace op_tools::compat {
 
 template <typename Type>
-concept Defined = requires { sizeof(Type); };
+concept Defined = requires {
+  sizeof(Type);
+};
 
 template <typename Type>
-using OrAllocator = typename std::conditional_t<Defined<Type>, std::type_identity<Type>, std::type_identity<c10::Allocator>>::type;
+using OrAllocator =
+    typename std::conditional_t<Defined<Type>, std::type_identity<Type>, std::type_identity<c10::Allocator>>::type;
 
 using DeviceAllocator = OrAllocator<c10::DeviceAllocator>;
 using HostAllocator = OrAllocator<at::HostAllocator>;

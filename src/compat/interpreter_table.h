@@ -1,10 +1,11 @@
 #pragma once
 
-// Torch's table of the questions that C++ puts to Python, with each question passed on to the table that stood there before.
-// Gap: PyInterpreterVTable has try_incref() and refcnt() since torch 2.10, sym_is_contiguous() since 2.9, and a decref() with a
-// second argument before 2.10. A member whose signature is no virtual function of the table that is compiled against is an ordinary
-// member of a template, which nothing instantiates: so the functions below that are not in every version do not say `override`, and
-// a function that is missing here is a compiler error. Thread rules: those of torch's own table.
+// Torch's table of the questions that C++ puts to Python, with each question passed on to the table that stood there
+// before. Gap: PyInterpreterVTable has try_incref() and refcnt() since torch 2.10, sym_is_contiguous() since 2.9, and a
+// decref() with a second argument before 2.10. A member whose signature is no virtual function of the table that is
+// compiled against is an ordinary member of a template, which nothing instantiates: so the functions below that are not
+// in every version do not say `override`, and a function that is missing here is a compiler error. Thread rules: those
+// of torch's own table.
 
 #include <c10/core/Layout.h>
 #include <c10/core/TensorImpl.h>
@@ -33,7 +34,9 @@ class InterpreterTable : public Table {
   void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const override { before_.dispatch(op, stack); }
   std::string name() const override { return before_.name(); }
   void incref(PyObject* object) const override { before_.incref(object); }
-  c10::intrusive_ptr<c10::TensorImpl> detach(const c10::TensorImpl* self) const override { return before_.detach(self); }
+  c10::intrusive_ptr<c10::TensorImpl> detach(const c10::TensorImpl* self) const override {
+    return before_.detach(self);
+  }
   void reportErrorCallback(PyObject* callback, c10::DispatchKey key) const override {
     before_.reportErrorCallback(callback, key);
   }
@@ -67,7 +70,9 @@ class InterpreterTable : public Table {
   int64_t numel(const c10::TensorImpl* self) const override { return before_.numel(self); }
   c10::SymInt sym_numel(const c10::TensorImpl* self) const override { return before_.sym_numel(self); }
   c10::SymIntArrayRef sym_strides(const c10::TensorImpl* self) const override { return before_.sym_strides(self); }
-  c10::SymInt sym_storage_offset(const c10::TensorImpl* self) const override { return before_.sym_storage_offset(self); }
+  c10::SymInt sym_storage_offset(const c10::TensorImpl* self) const override {
+    return before_.sym_storage_offset(self);
+  }
 
   void trace_gpu_event_creation(c10::DeviceType type, uintptr_t event) const override {
     before_.trace_gpu_event_creation(type, event);

@@ -115,7 +115,8 @@ at::Tensor sparse_coo_tensor(const at::Tensor& indices, const at::Tensor& values
 at::Tensor sparse_compressed_tensor(at::Layout layout, const at::Tensor& compressed, const at::Tensor& plain,
                                     const at::Tensor& values, const std::vector<int64_t>& sizes) {
   checked_numel(sizes);
-  compat::validate_unpinned<at::_ops::_validate_sparse_compressed_tensor_args>(compressed, plain, values, sizes, layout);
+  compat::validate_unpinned<at::_ops::_validate_sparse_compressed_tensor_args>(compressed, plain, values, sizes,
+                                                                               layout);
   return at::_ops::_sparse_compressed_tensor_unsafe::call(compressed, plain, values, c10::fromIntArrayRefSlow(sizes),
                                                           values.scalar_type(), layout, at::kCPU, false);
 }

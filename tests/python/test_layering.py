@@ -267,6 +267,15 @@ def test_the_version_of_torch_has_one_source():
     assert not any(minimum in text for text in readers), "a second place for the version"
 
 
+def test_versions_of_torch_are_compared_in_one_folder():
+    """A gap between versions has a header in src/compat, or a function in op_tools/_torch/compat.py, which ask torch where they can."""
+    conditions = r"^\s*#\s*(?:el)?if\b.*\bTORCH_VERSION"
+    assert strangers(conditions, PRODUCT, ["src/compat/"]) == []
+    python = [path.relative_to(ROOT).as_posix() for path in (ROOT / "op_tools").rglob("*.py")]
+    comparison = r"torch\.(?:__version__|torch_version)[^\n]*[<>]=?"
+    assert strangers(comparison, python, ["op_tools/_torch/compat.py"]) == []
+
+
 # --- The Python package ------------------------------------------------------------------------------------------------
 
 PACKAGE = "op_tools"
