@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = ROOT / "tests" / "data" / "unclear_words.txt"
-PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
-# Folders of code whose comments and messages have none of the words of the list.
-CLEAN_FOLDERS = ["benchmarks", "bindings", "docs", "examples", "op_tools", "src", "tools"]
 # A program of ours writes these parts of a page: their words are the program's.
 WRITTEN = re.compile(r"<!-- (?:op_db|bench|fault trials|tolerances)\b.*?<!-- (?:op_db: end|end)\b.*?-->", re.DOTALL)
 
@@ -28,15 +24,6 @@ PUBLIC_NAMES = {("op_tools/_runs/compare_ranks.py", "one")}  # a public argument
 ALLOWED_HELPERS = {"main"}  # the function of a module that is started as a program
 # Identifiers that name nothing. A comprehension, a generator or a lambda of one line may have them.
 FORBIDDEN_NAMES = {"one", "found", "made", "given", "there"}
-
-
-def rules():
-    lines = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
-    pairs = [line.rsplit(" -> ", 1) for line in lines]
-    return [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in pairs]
-
-
-RULES = rules()
 
 
 def words_of_page(text):
@@ -78,16 +65,6 @@ READERS = {".md": words_of_page, ".cpp": words_of_cpp, ".h": words_of_cpp, ".py"
 def without_names(path):
     """The words of a file, by line; names in backticks are no words."""
     return re.sub(r"`[^`\n]*`", "", READERS[path.suffix](path.read_text()))
-
-
-def unclear(path):
-    """Lines with an unclear word, and what to write instead. Names in backticks and paths are no words."""
-    return [
-        f"{path.relative_to(ROOT)}:{number}: '{match[0]}' -> {instead}: {line.strip()}"
-        for number, line in enumerate(without_names(path).splitlines(), 1)
-        for rule, instead in RULES
-        for match in rule.finditer(line)
-    ]
 
 
 def files_of(folder, root=ROOT):
@@ -162,36 +139,13 @@ def names_of(files, root=ROOT):
 
 
 def helpers_of_many_folders(root=ROOT):
-    """Private functions of modules of op_tools, by name, that more than one folder defines."""
+    """Functions of modules of op_tools, by name, that several folders define."""
     folders = {}
     for path in files_of("op_tools", root):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 folders.setdefault(node.name, set()).add(path.parent.relative_to(root).as_posix())
     return {name: sorted(where) for name, where in sorted(folders.items()) if len(where) > 1}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_have_no_unclear_words(page):
-    assert unclear(ROOT / page) == []
-
-
-@pytest.mark.parametrize("folder", CLEAN_FOLDERS)
-def test_code_has_no_unclear_words(folder):
-    assert files_of(folder), f"{folder} has no code: take it out of CLEAN_FOLDERS"
-    assert [line for path in files_of(folder) for line in unclear(path)] == []
-
-
-def test_rules_find_words_in_comments_and_messages_and_leave_names_alone():
-    find = [pattern for pattern, _ in RULES]
-    assert len(find) > 20 and all(instead.strip() for _, instead in RULES)
-
-    def hits(text):
-        return [found[0] for rule in find for found in rule.finditer(text)]
-
-    assert hits(words_of_cpp('int strike = 1;  // a strike\nfail("two whole numbers");')) == ["whole numbers", "strike"]
-    assert hits(words_of_python('texts = 1\nprint("texts")  # texts\n')) == ["texts", "texts"]
-    assert hits(words_of_page("`fault.strikes`\n```\nstrikes\n```\n")) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
