@@ -72,7 +72,7 @@ TEST_CASE("a thread's clock learns its rate once, not for each file", "[blackbox
   REQUIRE(of_another != &one.thread().clock);
 }
 
-TEST_CASE("a call that never ended goes with the one around it, and deep nesting is counted", "[blackbox]") {
+TEST_CASE("a call that never ended goes with the call around it, and deep nesting is counted", "[blackbox]") {
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
   BlackBoxFile::Thread& thread = file.thread();
@@ -88,7 +88,7 @@ TEST_CASE("a call that never ended goes with the one around it, and deep nesting
   CHECK(calls_in(file).open.empty());
 }
 
-TEST_CASE("each thread has a region, and takes that of one which has ended", "[blackbox]") {
+TEST_CASE("each thread has a region, and takes that of a thread which has ended", "[blackbox]") {
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
   for (uint64_t id = 1; id <= BlackBoxFile::kThreads + 20; ++id) {

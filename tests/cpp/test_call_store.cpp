@@ -47,7 +47,7 @@ std::string exception_text(const std::function<void()>& action) {
 
 const auto kFormats = {CaptureFormat::kFolders, CaptureFormat::kContainer};
 
-TEST_CASE("What a store wrote is found and read again, in both layouts", "[store]") {
+TEST_CASE("Files of a store are found and read again, in both layouts", "[store]") {
   for (const auto format : kFormats) {
     TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 3);
@@ -96,7 +96,7 @@ TEST_CASE("A large call in a container is mapped and aligned", "[store]") {
   CHECK(flatten_tensors(found.calls[1]->read(CallFile::kInput)).at(0).equal(large));
 }
 
-TEST_CASE("A folder belongs to one scope: the next in the same minute gets another name", "[store]") {
+TEST_CASE("A folder belongs to a single scope: the next in the same minute gets another name", "[store]") {
   TemporaryFolder folder;
   std::set<std::string> roots;
   for (int i = 0; i < 4; ++i) roots.insert(CallStore::create(CaptureFormat::kFolders, folder.path(), 0)->root());
@@ -150,7 +150,7 @@ TEST_CASE("A store that cannot write says where and why", "[store]") {
              Catch::Contains(store->root() + "/a: cannot be created: No such file"));
 }
 
-TEST_CASE("A full disk is an Error, and what was written before stays good", "[store]") {
+TEST_CASE("A full disk is an Error, and files written before stay good", "[store]") {
   for (const auto format : kFormats) {
     TemporaryFolder folder;
     const auto store = CallStore::create(format, folder.path(), 0);

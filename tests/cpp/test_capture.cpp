@@ -191,7 +191,7 @@ TEST_CASE("random calls keep the state that they drew from", "[capture]") {
   CHECK(find_key(found.calls[1]->read(CallFile::kInput), "rng") != nullptr);
 }
 
-TEST_CASE("a queue that is smaller than one call loses nothing", "[capture]") {
+TEST_CASE("a queue that is smaller than a call loses nothing", "[capture]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   auto options = capture_into(folder, "relu", "container");
@@ -244,7 +244,7 @@ TEST_CASE("a snapshot keeps strides, aliasing and flags, and shares nothing", "[
   CHECK(snapshot.tensors[0].storage == snapshot.tensors[1].storage);
 }
 
-TEST_CASE("what has no form in a file is noted, not refused", "[snapshot]") {
+TEST_CASE("a value without a form in a file is noted, not refused", "[snapshot]") {
   const auto meta = at::ones({2}, at::TensorOptions().device(at::kMeta));
   const Snapshot snapshot = take_snapshot(make_tuple({at::ones({1}), make_list({meta})}), "args");
   REQUIRE(snapshot.unsupported.size() == 1);
@@ -252,7 +252,7 @@ TEST_CASE("what has no form in a file is noted, not refused", "[snapshot]") {
   CHECK(snapshot.unsupported[0].type == "meta tensor");
 }
 
-TEST_CASE("packed values of every kind are what they were, on another thread", "[snapshot]") {
+TEST_CASE("packed values of every kind come back, on another thread", "[snapshot]") {
   const auto shared = [](Values items) { return std::make_shared<const Values>(std::move(items)); };
   const Value plain = make_tuple({Value(),
                                   true,
@@ -323,7 +323,7 @@ TEST_CASE("a second tree refers to the copies of the first", "[snapshot]") {
   CHECK(item(again, 2).is<Unsupported>());
 }
 
-TEST_CASE("fields of every kind are what they were", "[snapshot]") {
+TEST_CASE("fields of every kind come back", "[snapshot]") {
   Everything given;
   given.inner = {7, "a view"};
   given.known = false;
@@ -348,7 +348,7 @@ TEST_CASE("fields of every kind are what they were", "[snapshot]") {
   CHECK(read.none.is<None>());
 }
 
-TEST_CASE("what was packed as something else is an error, not another value", "[snapshot]") {
+TEST_CASE("a value packed as another type is an error, not another value", "[snapshot]") {
   const auto packed_with = [](auto&& fill) {
     Packer packer;
     fill(packer);
@@ -389,7 +389,7 @@ TEST_CASE("packed values that nobody opens free their copies", "[snapshot]") {
   release_copy_memory();
 }
 
-TEST_CASE("A large copy takes over the memory of an earlier one of its size", "[capture]") {
+TEST_CASE("A large copy takes over the memory of an earlier copy of its size", "[capture]") {
   for (const size_t size : {size_t{100'000}, size_t{3'000'000}, size_t{16} << 20}) {
     INFO(size);
     release_copy_memory();

@@ -86,7 +86,8 @@ CompareOptions compare_into(const TemporaryFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("What a result shows of an input is judged without float64, and a wrong view is found", "[compare]") {
+TEST_CASE("The part of an input that a result shows is judged without float64, and a wrong view is found",
+          "[compare]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   const at::Tensor x = at::rand({20, 20});

@@ -44,7 +44,7 @@ at::Tensor rounded(const at::Tensor& golden, at::ScalarType dtype) {
 
 }  // namespace
 
-TEST_CASE("Rounding is no difference, a small fault is one", "[judge]") {
+TEST_CASE("Rounding is no difference, a small fault is", "[judge]") {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
     INFO(dtype);
     const at::Tensor golden = golden_values(3000);
@@ -126,8 +126,7 @@ TEST_CASE("Where the inputs' rounding moves the result, as much is let pass", "[
   CHECK(judge((golden + 1e-5).to(at::kFloat), near, context).verdict == Verdict::kDiffers);
 }
 
-TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, what it gets wrong each time is not",
-          "[judge]") {
+TEST_CASE("rounding that a kernel draws anew for changed inputs is let pass, an error of each time is not", "[judge]") {
   const at::Tensor golden = golden_values(50) * 1e-9;  // terms of about 1 that cancel
   const auto with_rounding = [&](int sample) { return (golden + golden_values(50, sample + 5) * 1e-7).to(at::kFloat); };
   const at::Tensor result = with_rounding(0);

@@ -73,7 +73,7 @@ TEST_CASE("A change by any way is another content", "[dedupe]") {
   CHECK(same_value(found.calls.at(1)->read(CallFile::kInput), file_of({weight})));
 }
 
-TEST_CASE("Tensors come back as they were: dtypes, strides, aliases, bits, one object twice", "[dedupe]") {
+TEST_CASE("Tensors come back as they were: dtypes, strides, aliases, bits, an object twice", "[dedupe]") {
   TemporaryFolder folder;
   const auto store = CallStore::create(CaptureFormat::kFolders, folder.path(), 0, true);
   const at::Tensor base = at::randn({64, 64});

@@ -184,7 +184,7 @@ TEST_CASE("a tool that failed is off in its account", "[coverage]") {
   CHECK(verdict_of(false, scope.coverage()) == Verdict::kNotJudged);
 }
 
-TEST_CASE("what goes on beside a scope is in its account", "[coverage]") {
+TEST_CASE("work beside a scope is in its account", "[coverage]") {
   HookScope scope(std::make_shared<RecordingHook>(), admitting("relu"));
   scope.look_beside([](Coverage& account) { account.processes = 2; });
   scope.enter();

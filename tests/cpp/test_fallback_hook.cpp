@@ -79,7 +79,7 @@ TEST_CASE("a call on the CPU is no call for the fallback", "[fallback]") {
   CHECK(scope.result().rows.empty());
 }
 
-TEST_CASE("cast rules hold for all operators, or for one by its name in capitals", "[fallback]") {
+TEST_CASE("cast rules hold for all operators, or for a single operator by its name in capitals", "[fallback]") {
   const ScopedVariable all("OP_DTYPE_CAST_DICT", "torch.float16 -> torch.float32, bfloat16->float");
   const ScopedVariable one("ADD__OP_DTYPE_CAST_DICT", "torch.complex64->torch.complex128");
   const auto rules_of = [](std::string given) {

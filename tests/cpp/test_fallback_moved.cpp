@@ -35,7 +35,7 @@ const Target kDoubles{.device = c10::kCPU, .cast = &widened, .fresh = true};
 
 }  // namespace
 
-TEST_CASE("copies of a call share what its tensors share, and nothing with the program", "[fallback]") {
+TEST_CASE("copies of a call share memory that its tensors share, and nothing with the program", "[fallback]") {
   const Tensor base = sines({4, 6});
   const Tensor column = base.slice(1, 1, 3), turned = base.t();
   const MovedCall moved(make_tuple({base, column, make_list({turned, base})}), make_dict({{"out", column}}), kCopies);
@@ -104,7 +104,7 @@ TEST_CASE("a cast keeps strides and aliasing, and leaves numbers and integers al
   CHECK(*sequence_items(moved.args())->at(4).get_if<at::ScalarType>() == at::kDouble);
 }
 
-TEST_CASE("tensors of several dtypes over one storage stay over one storage", "[fallback]") {
+TEST_CASE("tensors of several dtypes over one storage stay there", "[fallback]") {
   const Tensor complex = at::complex(sines({5}), sines({5}).cos());
   const MovedCall moved(make_tuple({at::view_as_real(complex), complex, complex.conj()}), make_dict({}), kCopies);
   const auto& tensors = moved.tensors();

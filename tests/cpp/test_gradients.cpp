@@ -132,7 +132,7 @@ TEST_CASE("a composite call's gradients are the whole call's, not its last node'
   CHECK_FALSE(same(weight.grad(), wanted[1]));
 }
 
-TEST_CASE("several outputs, one of them without gradient, one not differentiable", "[gradients]") {
+TEST_CASE("several outputs, the second without gradient, the third not differentiable", "[gradients]") {
   const Tensor x = distinct_leaf({3, 4}, 1);
   const auto call = watch({x}, [&] {
     const auto [values, indices] = x.max(1);
@@ -295,7 +295,7 @@ TEST_CASE("a graph that never runs backward leaves nothing behind", "[gradients]
   CHECK(run.alive.expired());
 }
 
-TEST_CASE("an exception in backward drops its pass, and the next one is whole", "[gradients]") {
+TEST_CASE("an exception in backward drops its pass, and the next is whole", "[gradients]") {
   const Tensor x = distinct_leaf({3}, 1);
   Watched call = watch({x}, [&] { return Tensors{ThrowingBackward::apply(x.mul(2)).mul(x)}; });
   ThrowingBackward::armed = true;
@@ -346,7 +346,7 @@ TEST_CASE("a weight that autocast casts once gives each call its own gradient", 
   CHECK(first.only().inputs[1].scalar_type() == at::kFloat);
 }
 
-TEST_CASE("a backward pass inside a backward pass is one of its own", "[gradients]") {
+TEST_CASE("a backward pass inside a backward pass is a pass of its own", "[gradients]") {
   const Tensor x = distinct_leaf({3}, 1), weight = distinct_leaf({3}, 2);
   auto inner = std::make_shared<std::vector<Watched>>();
   Checkpoint::body = [&weight, inner](const Tensor& input) {
@@ -365,7 +365,7 @@ TEST_CASE("a backward pass inside a backward pass is one of its own", "[gradient
   CHECK(same(inner->front().only().outputs[0], gradient));
 }
 
-TEST_CASE("two threads that run backward over one graph at once do not mix", "[gradients]") {
+TEST_CASE("two threads that run backward over a graph at once do not mix", "[gradients]") {
   const Tensor x = distinct_leaf({3}, 1), y = distinct_leaf({3}, 2);
   const Watched call = watch({x, y}, [&] { return Tensors{x.mul(y).sin().add(x.exp())}; });
   constexpr int kPasses = 100;
@@ -418,14 +418,14 @@ TEST_CASE("copies keep strides and hold no more than the elements shown", "[grad
     CHECK(call.only().outputs[0].strides() == at::IntArrayRef{0, 0});
     CHECK(call.only().outputs[0].storage().nbytes() == 4);
   }
-  SECTION("a transposed one stays transposed") {
+  SECTION("a transposed gradient stays transposed") {
     const Tensor gradient = distinct_values({300, 200}, 2).t();
     backward({call.outputs[0]}, {gradient});
     CHECK(call.only().outputs[0].strides() == gradient.strides());
     CHECK(same(call.only().outputs[0], gradient));
     CHECK(call.only().outputs[0].data_ptr() != gradient.data_ptr());
   }
-  SECTION("a slice keeps its strides, a thin one does not keep the matrix") {
+  SECTION("a slice keeps its strides, a thin slice does not keep the matrix") {
     const Tensor gradient = distinct_values({200, 600}, 2).slice(1, 0, 300);
     backward({call.outputs[0]}, {gradient}, true);
     CHECK(call.only().outputs[0].strides() == gradient.strides());
@@ -438,7 +438,7 @@ TEST_CASE("copies keep strides and hold no more than the elements shown", "[grad
   }
 }
 
-TEST_CASE("gradients are bit for bit what they are without hooks", "[gradients]") {
+TEST_CASE("gradients are bit for bit as without hooks", "[gradients]") {
   const auto train = [](bool watched) {
     const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);
     std::vector<Watched> calls;
@@ -480,8 +480,7 @@ TEST_CASE("under the internal guard nothing is recorded, cast or met", "[gradien
   CHECK(x.mul(2).requires_grad());
 }
 
-TEST_CASE("Lent gradients are this call's when they are reported, and the program's are what they were",
-          "[gradients]") {
+TEST_CASE("Lent gradients are this call's when they are reported, and the program's are unchanged", "[gradients]") {
   Tensors reported[2], left[2];
   for (const bool lends : {false, true}) {
     const Tensor x = distinct_leaf({2, 3, 4}, 1), weight = distinct_leaf({5, 4}, 2), bias = distinct_leaf({5}, 3);

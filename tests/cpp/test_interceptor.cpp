@@ -129,7 +129,7 @@ TEST_CASE("the backward engine's operators are operators of their own", "[interc
   CHECK(w.grad().defined());
 }
 
-TEST_CASE("what a hook calls itself is met by no hook and recorded by no graph", "[interceptor]") {
+TEST_CASE("a hook's own calls are met by no hook and recorded by no graph", "[interceptor]") {
   class Busy final : public Hook {
    public:
     std::string_view name() const override { return "Busy"; }
@@ -273,7 +273,7 @@ TEST_CASE("a scope that is on cannot be entered again, nor left by another threa
   CHECK_FALSE(scope.is_on());
 }
 
-TEST_CASE("another thread is not met unless it works for this one", "[scope]") {
+TEST_CASE("another thread is not met unless it works for this thread", "[scope]") {
   auto hook = std::make_shared<RecordingHook>();
   const On on(hook, admitting("relu"));
   std::thread([] { at::relu(at::ones({2})); }).join();
@@ -426,7 +426,7 @@ TEST_CASE("a forked child starts without hooks and leaves its parent's scopes in
   CHECK(hook->seen().size() == 2);
 }
 
-TEST_CASE("a watch names the one aten operator behind a call", "[interceptor][watch]") {
+TEST_CASE("a watch names the only aten operator behind a call", "[interceptor][watch]") {
   const interceptor::OpenOps open([](std::string_view, bool) { return true; });
   const auto x = at::rand({2, 3}), w = at::rand({4, 3});
   {

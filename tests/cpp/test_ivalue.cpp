@@ -169,7 +169,7 @@ TEST_CASE("every argument of every schema takes a value of its type, and gives i
   CHECK(without_form == std::set<std::string>{"Storage", "Stream", "List[__torch__.torch.classes.rnn.CellParamsBase]"});
 }
 
-TEST_CASE("the schema's type says what an int means", "[ivalue]") {
+TEST_CASE("the schema's type tells the meaning of an int", "[ivalue]") {
   const auto of = [](const char* argument) {
     return to_value(int64_t{1}, *argument_of("aten::zeros_like", "", argument).real_type());
   };
@@ -179,7 +179,7 @@ TEST_CASE("the schema's type says what an int means", "[ivalue]") {
   CHECK(*to_value(int64_t{1}, *argument_of("aten::softmax", "int", "dim").real_type()).get_if<int64_t>() == 1);
 }
 
-TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[ivalue]") {
+TEST_CASE("a value without a form in a file becomes Unsupported, with a reason", "[ivalue]") {
   const auto& storage = argument_of("aten::set_", "source_Storage", "source");
   const Value from_storage = to_value(ones({2}).storage(), *storage.real_type());
   REQUIRE(from_storage.is<Unsupported>());
@@ -197,7 +197,7 @@ TEST_CASE("what has no form in a file becomes Unsupported, with a reason", "[iva
   CHECK(to_value(symbolic, *size.real_type()->containedType(0)).is<Unsupported>());
 }
 
-TEST_CASE("a wrapped number is a number, and becomes one again", "[ivalue]") {
+TEST_CASE("a wrapped number is a number, and becomes a wrapped number again", "[ivalue]") {
   const auto& other = argument_of("aten::add", "Tensor", "other");
   const auto numbers = {at::Scalar(true), at::Scalar(2), at::Scalar(0.5), at::Scalar(c10::complex<double>(1, 2))};
   for (const at::Scalar& number : numbers) {

@@ -103,7 +103,7 @@ TEST_CASE("Lines come out as they are, warnings and errors with a prefix", "[log
   CHECK(written_by([] { log::write(log::Level::kOff, "no level to write at"); }).empty());
 }
 
-TEST_CASE("The level decides what is written", "[log]") {
+TEST_CASE("The level decides which lines are written", "[log]") {
   const std::vector<std::string> names = {"trace", "debug", "info", "notice", "warn", "error", "critical", "off"};
   for (size_t chosen = 0; chosen < names.size(); ++chosen) {
     const WithLevel level(names[chosen].c_str());

@@ -86,7 +86,7 @@ TEST_CASE("an address that is used again is another block", "[memory]") {
   CHECK(only_device(all).peak_bytes == 300);
 }
 
-TEST_CASE("what a call allocates and frees again counts for the peak only", "[memory]") {
+TEST_CASE("memory that a call allocates and frees again counts for the peak only", "[memory]") {
   MemoryTable table(false);
   const c10::Storage result = device_storage(0x1000, 100);
   {
@@ -111,7 +111,7 @@ TEST_CASE("what a call allocates and frees again counts for the peak only", "[me
   CHECK(only_device(all).unused_bytes == 1700);
 }
 
-TEST_CASE("an allocator that does not say what it has leaves nothing unused", "[memory]") {
+TEST_CASE("an allocator that does not report its memory leaves nothing unused", "[memory]") {
   MemoryTable table(false);
   MemoryTable::OpenCall call(table, "a");
   table.reported(call, {reinterpret_cast<void*>(0x1000), 100, 100, 0, kDevice});
@@ -120,7 +120,7 @@ TEST_CASE("an allocator that does not say what it has leaves nothing unused", "[
   CHECK_FALSE(only_device(table.snapshot(false)).unused_bytes);
 }
 
-TEST_CASE("a line whose text lies at two addresses is one place", "[memory]") {
+TEST_CASE("a line whose text lies at two addresses is a single place", "[memory]") {
   MemoryTable table(false);
   const std::string lines[2] = {"train.py:1", "train.py:1"};
   const c10::Storage results[2] = {device_storage(0x1000, 100), device_storage(0x2000, 50)};
@@ -156,7 +156,7 @@ TEST_CASE("many places: none is lost when the table grows", "[memory]") {
   CHECK(parameters == 300);
 }
 
-TEST_CASE("a place that grows with the steps leaks, one that comes once does not", "[memory]") {
+TEST_CASE("a place that grows with the steps leaks, memory that comes once does not", "[memory]") {
   MemoryTable table(false);
   std::vector<c10::Storage> kept;
   size_t address = 0x10000;
@@ -181,8 +181,9 @@ TEST_CASE("a place that grows with the steps leaks, one that comes once does not
   CHECK(all.rows.front().growth == 64);
 }
 
-TEST_CASE("what grew until the last step leaks, though it was freed after it; what shrank before does not",
-          "[memory]") {
+TEST_CASE(
+    "memory that grew until the last step leaks, though it was freed after it; memory that shrank before does not",
+    "[memory]") {
   MemoryTable table(false);
   std::map<std::string, std::vector<c10::Storage>> kept;
   size_t address = 0x10000;

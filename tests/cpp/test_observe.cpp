@@ -80,7 +80,7 @@ TEST_CASE("A hash is of the elements in their order, not of their memory", "[obs
   CHECK(statistics_of(at::zeros({3})).hash != statistics_of(-at::zeros({3})).hash);  // -0.0 has other bits
 }
 
-TEST_CASE("Whole numbers beyond what a double holds stay exact", "[observe]") {
+TEST_CASE("Whole numbers beyond the range of a double stay exact", "[observe]") {
   at::Tensor x = at::zeros({1000}, at::kLong);
   x.select(0, 700).fill_(std::numeric_limits<int64_t>::max());
   x.select(0, 1).fill_(std::numeric_limits<int64_t>::min() + 1);
@@ -89,7 +89,7 @@ TEST_CASE("Whole numbers beyond what a double holds stay exact", "[observe]") {
   CHECK(*found.least().get_if<int64_t>() == std::numeric_limits<int64_t>::min() + 1);
 }
 
-TEST_CASE("Each call is a row with its arguments, results and what they hold", "[observe]") {
+TEST_CASE("Each call is a row with its arguments, results and their statistics", "[observe]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   at::Tensor x = at::ones({2, 3});

@@ -79,7 +79,7 @@ Judged judged(double factor) {
 
 }  // namespace
 
-TEST_CASE("Tensors without storage are judged by what their device copies to the CPU", "[compare]") {
+TEST_CASE("Tensors without storage are judged by their device's copies on the CPU", "[compare]") {
   const Judged right = judged(1);
   CHECK(right.passed == 1);
   CHECK(right.failed == 0);

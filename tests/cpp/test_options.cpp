@@ -117,7 +117,7 @@ TEST_CASE("Booleans are written in six ways", "[options]") {
   }
 }
 
-TEST_CASE("A bad variable is an error with its name, the value and what is allowed", "[options]") {
+TEST_CASE("A bad variable is an error with its name, the value and the allowed values", "[options]") {
   CHECK_THAT(error_with("OP_TOOLS_SKIP_CPU", "yes"),
              Equals("OP_TOOLS_SKIP_CPU: 'yes' is not allowed; give 0, 1, true, false, on or off"));
   CHECK_THAT(error_with("OP_CAPTURE_FORMAT", "zip"),
@@ -138,7 +138,7 @@ TEST_CASE("A bad variable is an error with its name, the value and what is allow
              Catch::Matchers::StartsWith("OP_CAPTURE_DISABLE_LIST: '('"));
 }
 
-TEST_CASE("A bad argument is an error with its name, the value and what is allowed", "[options]") {
+TEST_CASE("A bad argument is an error with its name, the value and the allowed values", "[options]") {
   const auto error_after = [](auto change) {
     return error_of([&] {
       CaptureOptions options;
@@ -196,7 +196,7 @@ struct ToyOptions : op_tools::ToolOptions {
 
 }  // namespace
 
-TEST_CASE("An option of each type has a default, takes arguments, reads its variable and says what it is",
+TEST_CASE("An option of each type has a default, takes arguments, reads its variable and describes itself",
           "[options]") {
   CHECK(resolve(ToyOptions{}).share == 0.5);
   CHECK(resolve(ToyOptions{}).sizes == std::vector<int64_t>{1, 2});
@@ -239,7 +239,7 @@ TEST_CASE("Each copy of a set of options has its own", "[options]") {
   CHECK(resolve(first).title == "second");
 }
 
-TEST_CASE("A wrong value of each type of option is refused with what is allowed", "[options]") {
+TEST_CASE("A wrong value of each type of option is refused with the allowed values", "[options]") {
   const auto error_of_variable = [](const char* name, const char* value) {
     const ScopedVariable set(name, value);
     return error_of([] { resolve(ToyOptions{}); });
@@ -251,7 +251,7 @@ TEST_CASE("A wrong value of each type of option is refused with what is allowed"
              Equals("OP_TOY_SIZES: '10' is not allowed; give an integer from 1 to 9"));
 }
 
-TEST_CASE("An option without a variable of its own has one by its name", "[options]") {
+TEST_CASE("An option without a variable of its own has a variable by its name", "[options]") {
   const ScopedVariable steps("OP_CAPTURE_STEPS", "1,3"), level("OP_CAPTURE_LEVEL", "torch");
   const auto options = resolve(CaptureOptions{});
   CHECK(options.scope.steps.value_or(std::vector<int64_t>()) == std::vector<int64_t>{1, 3});

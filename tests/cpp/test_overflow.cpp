@@ -54,7 +54,7 @@ Value saved_input(const OverflowResult::Finding& finding) {
 
 }  // namespace
 
-TEST_CASE("The producer is told from what passes its values on", "[overflow]") {
+TEST_CASE("The producer is told from calls that pass its values on", "[overflow]") {
   const TemporaryFolder folder;
   const at::Tensor x = at::ones({2, 3});
   x.select(0, 1).select(0, 2).zero_();
@@ -83,7 +83,7 @@ TEST_CASE("Integers, empty tensors and memory that nobody has written are not lo
   CHECK(result.root.empty());  // nothing to write, no folder
 }
 
-TEST_CASE("Masks are intended, and what is wrongly made of them is not", "[overflow]") {
+TEST_CASE("Masks are intended, and wrong results made of them are not", "[overflow]") {
   const TemporaryFolder folder;
   const at::Tensor scores = at::zeros({2, 2});
   const at::Tensor some = at::zeros({2, 2}, at::kBool);
@@ -158,7 +158,7 @@ TEST_CASE("Few calls of an operator are saved, and the others say why they are n
   CHECK_THROWS_AS(checked(folder, program, options), Error);
 }
 
-TEST_CASE("One value among many is found wherever it is, in every dtype", "[overflow]") {
+TEST_CASE("A single value among many is found wherever it is, in every dtype", "[overflow]") {
   const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kFloat8_e5m2};
   const auto has = [](const at::Tensor& tensor) { return NonFiniteQuery(tensor).answer(); };
   for (const at::ScalarType dtype : dtypes) {

@@ -63,7 +63,7 @@ TEST_CASE("A window is judged when it is full, at a step, and at the end, in the
   CHECK(scope.result().producers == 3);
 }
 
-TEST_CASE("What is written before the window is judged is saved as it was", "[overflow]") {
+TEST_CASE("A tensor written before the window is judged is saved as it was", "[overflow]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   const at::Tensor x = on_device(at::full({2}, -4.0));

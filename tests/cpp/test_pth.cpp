@@ -92,7 +92,7 @@ TEST_CASE("A text that is no UTF-8 comes back as bytes", "[pth]") {
   CHECK(same_value(round_trip(std::string("\xed\xb2\x80")), std::string("\xed\xb2\x80")));
 }
 
-TEST_CASE("Tensors that shared memory share it after reading, and the same tensor is one object", "[pth]") {
+TEST_CASE("Tensors that shared memory share it after reading, and the same tensor is the same object", "[pth]") {
   const auto a = at::arange(16, at::kFloat);
   const Value back = round_trip(make_tuple({a, a.slice(0, 4, 8), a, a.view(at::kInt)}));
   CHECK(tensor_at(back, 0).is_same(tensor_at(back, 2)));
@@ -124,7 +124,7 @@ TEST_CASE("Large tensors are not copied for writing, and the CRC covers all piec
   CHECK(moved.crc() == encoded.crc());
 }
 
-TEST_CASE("Writing refuses what has no form in a file and says which tensor", "[pth]") {
+TEST_CASE("Writing refuses a value without a form in a file and says which tensor", "[pth]") {
   CHECK_THROWS_WITH(EncodedPth(at::empty({2}, at::kMeta)),
                     Catch::Contains("meta") && Catch::Contains("copy it to the CPU first"));
   auto shrunk = at::ones({4});
@@ -188,7 +188,7 @@ TEST_CASE("Large files are mapped: written on in place, they stay as they are", 
   CHECK(tensor_at(first, 0)[1].item<float>() == 1);
 }
 
-TEST_CASE("What cannot be opened is an Error with path and reason", "[pth]") {
+TEST_CASE("A file that cannot be opened is an Error with path and reason", "[pth]") {
   CHECK_THROWS_WITH(read_pth("/nowhere/input.pth"),
                     Catch::Contains("/nowhere/input.pth") && Catch::Contains("No such file"));
   CHECK_THROWS_WITH(read_pth("/"), Catch::Contains("Is a directory"));

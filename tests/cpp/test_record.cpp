@@ -99,7 +99,8 @@ TEST_CASE("A tensor that was written is another value, by the call that wrote it
   CHECK(input(run, call_of(run, "aten::neg")).max == 1);
 }
 
-TEST_CASE("Tensors that show the same elements are one value as long as they count their writes together", "[record]") {
+TEST_CASE("Tensors that show the same elements are a single value as long as they count their writes together",
+          "[record]") {
   at::Tensor x = at::ones({4});
   const at::Tensor same = x.detach(), apart = x.variable_data();
   const Recording run = recorded([&] {

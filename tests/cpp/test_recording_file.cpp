@@ -172,7 +172,7 @@ TEST_CASE("A recording that is cut off has all blocks before the cut", "[recordi
   }
 }
 
-TEST_CASE("Damage of a recording is found, and what is before it is read", "[recording]") {
+TEST_CASE("Damage of a recording is found, and the blocks before it are read", "[recording]") {
   Sample sample;
   std::mt19937 random(1);
   for (int trial = 0; trial < 3000; ++trial) {
@@ -197,7 +197,7 @@ TEST_CASE("Damage of a recording is found, and what is before it is read", "[rec
 }
 
 // A hostile file has right checksums: rows are changed before they are written.
-TEST_CASE("Rows that name what is not there are damage", "[recording]") {
+TEST_CASE("Rows that name absent rows are damage", "[recording]") {
   TemporaryFolder folder;
   int number = 0;
   const auto damage_of = [&](const std::function<void(Recording&)>& change) {
@@ -233,7 +233,7 @@ TEST_CASE("Rows that name what is not there are damage", "[recording]") {
         }) == "a tensor of a call that is not there");
 }
 
-TEST_CASE("What is no recording is an Error with path and offset", "[recording]") {
+TEST_CASE("A file that is no recording is an Error with path and offset", "[recording]") {
   TemporaryFolder folder;
   const std::string path = folder / "a.oprec";
   const auto message = [&](const std::string& bytes) {

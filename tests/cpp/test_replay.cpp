@@ -235,7 +235,7 @@ TEST_CASE("Calls as Python writes them find their operator and arguments", "[rep
   }
 }
 
-TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
+TEST_CASE("Indexing has Python's meaning", "[replay][resolve]") {
   const at::Tensor x = ramp({4, 5});
   const Value all = Slice{std::make_shared<Values>(Values{None{}, None{}, None{}})};
   const Value middle = Slice{std::make_shared<Values>(Values{1, 3, None{}})};
@@ -264,7 +264,7 @@ TEST_CASE("Indexing means what it means in Python", "[replay][resolve]") {
   CHECK(written.ge(0).all().item<bool>());
 }
 
-TEST_CASE("What no operator stands for is said to be Python's", "[replay][resolve]") {
+TEST_CASE("A function without an operator is reported as Python's", "[replay][resolve]") {
   std::string target;
   for (const char* name : {"torch.nn.functional.interpolate", "torch.no_such_function", "torch.Tensor.numpy",
                            "torch.nn.functional.max_unpool2d"}) {
@@ -304,7 +304,7 @@ std::pair<at::Tensor, at::Tensor> save_division(Store& store) {
 
 }  // namespace
 
-TEST_CASE("A call agrees with what was saved, gradients included", "[replay]") {
+TEST_CASE("A call agrees with its saved results, gradients included", "[replay]") {
   Store store;
   save_division(store);
   const Outcome outcome = check(store.path(), {"--sync_time_measure", "--run_times", "2"});
@@ -372,7 +372,7 @@ TEST_CASE("In-place calls replay on inputs that require grad, fresh each time", 
   CHECK(outcome.report["summary"]["bit_equal"] == 3);
 }
 
-TEST_CASE("The recorded aten call is what runs", "[replay]") {
+TEST_CASE("The recorded aten call runs", "[replay]") {
   Store store;
   const at::Tensor x = leaf(ramp({2}));
   store.call("torch.only_python_knows")
@@ -460,7 +460,7 @@ TEST_CASE("A call that raised has to raise again", "[replay]") {
   CHECK_THAT(outcome.call(2)["reason"].get<std::string>(), Catch::StartsWith("raised: "));
 }
 
-TEST_CASE("What cannot be run or read is listed with path and reason, exit status 2", "[replay]") {
+TEST_CASE("A call that cannot be run or read is listed with path and reason, exit status 2", "[replay]") {
   Store store;
   const at::Tensor x = ramp({2});
   store.call("torch.Tensor.neg").input({x}).output(-x);
@@ -649,7 +649,7 @@ TEST_CASE("Hooks see a replayed call and its backward under the recorded name an
   CHECK(at::equal(seen[1].result.at(0), 1 / y.detach()));
 }
 
-TEST_CASE("Hooks of the aten level see what a replayed call runs, and no copy or comparison", "[replay]") {
+TEST_CASE("Hooks of the aten level see the operators of a replayed call, and no copy or comparison", "[replay]") {
   Store store;
   const at::Tensor x = ramp({4});
   store.call("torch.Tensor.mul").input({x, 3}).output(x * 2);  // wrong: float64 and perturbed runs are made

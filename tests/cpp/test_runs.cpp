@@ -196,7 +196,7 @@ TEST_CASE("equal layers without module names are told apart by the bits of their
   CHECK(std::count(pairs.begin(), pairs.end(), std::pair<uint32_t, uint32_t>{0, 0}) == 1);
 }
 
-TEST_CASE("what is fused on one side becomes a group where its result agrees", "[runs]") {
+TEST_CASE("calls fused on one side become a group where their result agrees", "[runs]") {
   MadeRun a, b;
   const uint32_t in_a = a.parameter("x", 1), in_b = b.parameter("x", 1);
   a.call("aten::relu", {in_a}, 5);
@@ -253,7 +253,7 @@ TEST_CASE("a difference is born once, carried along its producers, and may heal"
   CHECK(found.first_by_step == std::vector<std::pair<int64_t, uint32_t>>{{0, 1}});
 }
 
-TEST_CASE("a call that only one run makes is named where it changes what others read", "[runs]") {
+TEST_CASE("a call of a single run is named where it changes the inputs of others", "[runs]") {
   MadeRun a, b;
   const uint32_t in_a = a.parameter("x", 1), in_b = b.parameter("x", 1);
   a.call("aten::mul", {a.call("aten::sin", {in_a}, 10)}, 11);
@@ -290,7 +290,7 @@ TEST_CASE("a result without statistics is not compared, and most of them are no 
   }
 }
 
-TEST_CASE("calls of one run alone say nothing unless a call of both reads what they make", "[runs]") {
+TEST_CASE("calls of a single run say nothing unless a call of both reads their results", "[runs]") {
   for (const bool is_read : {true, false}) {
     MadeRun a, b;
     const uint32_t in_a = a.call("aten::sin", {a.parameter("x", 1)}, 10);
@@ -304,7 +304,7 @@ TEST_CASE("calls of one run alone say nothing unless a call of both reads what t
   }
 }
 
-TEST_CASE("what only gradients read of a group is none of its results: the wrong result is named in the group",
+TEST_CASE("a value of a group that only gradients read is none of its results: the wrong result is named in the group",
           "[runs]") {
   MadeRun a, b;
   for (auto* const run : {&a, &b}) {
@@ -323,7 +323,7 @@ TEST_CASE("what only gradients read of a group is none of its results: the wrong
   CHECK(found.rows[found.first].finding == Finding::kNumbers);
 }
 
-TEST_CASE("calls of one name whose results stand for those of others have no partners", "[runs]") {
+TEST_CASE("calls of the same name whose results stand for those of others have no partners", "[runs]") {
   MadeRun a, b;
   const uint32_t in_a = a.call("aten::sin", {a.parameter("x", 1)}, 10);
   a.call("aten::add", {a.call("aten::unbind", {a.call("aten::mm", {in_a}, 30)}, 50)}, 51);
@@ -333,7 +333,7 @@ TEST_CASE("calls of one name whose results stand for those of others have no par
   CHECK(compared(a.run(), b.run()).first == kNoRow);
 }
 
-TEST_CASE("a call of one run that changes nothing in the end hides no wrong call after it", "[runs]") {
+TEST_CASE("a call of a single run that changes nothing in the end hides no wrong call after it", "[runs]") {
   MadeRun a, b;
   for (auto* const run : {&a, &b}) {
     uint32_t value = run->call("aten::sin", {run->parameter("x", 1)}, 10);
@@ -349,7 +349,7 @@ TEST_CASE("a call of one run that changes nothing in the end hides no wrong call
   CHECK(found.rows[found.row_of_a[1]].verdict == CallVerdict::kHealed);
 }
 
-TEST_CASE("what is seen late is behind what was seen before, wherever it was made", "[runs]") {
+TEST_CASE("a late difference is behind those seen before, wherever it was made", "[runs]") {
   MadeRun a, b;
   for (auto* const run : {&a, &b}) {
     const uint32_t in = run->call("aten::sin", {run->parameter("x", 1)}, 10);
@@ -438,7 +438,7 @@ TEST_CASE("other strides over the same memory show nothing that was never writte
   CHECK(compared(a.run(), b.run()).first == 1);
 }
 
-TEST_CASE("steps that one run did not record are in no row", "[runs]") {
+TEST_CASE("steps that a run did not record are in no row", "[runs]") {
   MadeRun a, b;
   for (auto* const run : {&a, &b}) {
     for (run->step = 0; run->step < (run == &a ? 3 : 2); ++run->step)
@@ -482,7 +482,7 @@ TEST_CASE("calls of a recording are items by operator, phase and their order in 
   CHECK(item_in_order("torch.relu", Phase::kBackward, 0) != first);
 }
 
-TEST_CASE("of five runs the odd one is named, with its first call", "[runs]") {
+TEST_CASE("of five runs the odd run is named, with its first call", "[runs]") {
   std::vector<MadeRun> made(5);
   for (size_t i = 0; i < made.size(); ++i) {
     const double wrong = i == 3 ? 0.25 : 0;

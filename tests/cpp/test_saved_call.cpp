@@ -159,7 +159,7 @@ TEST_CASE("sides of a comparison are exported side by side, parts that are missi
   }
 }
 
-TEST_CASE("what a meta.json says nothing of is not known", "[calls]") {
+TEST_CASE("a fact missing in meta.json is not known", "[calls]") {
   const CallMeta meta = CallMeta::from_json("{}");
   CallMeta expected;
   expected.level = Level::kTorch;  // as ditorch saves

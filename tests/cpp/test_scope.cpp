@@ -36,7 +36,7 @@ TEST_CASE("a scope whose thread has ended is left by any thread", "[scope]") {
   }
 }
 
-TEST_CASE("a thread with the number of one that has ended has its own scopes", "[scope]") {
+TEST_CASE("a thread with the number of a thread that has ended has its own scopes", "[scope]") {
   const QuietLog quiet;
   for (int i = 0; i < 8; ++i) {
     const auto first = std::make_shared<RecordingHook>(), second = std::make_shared<RecordingHook>();
@@ -98,7 +98,8 @@ class Interrupted final : public Hook {
   const bool in_before_;
 };
 
-TEST_CASE("what ends a hook from outside is thrown when the call is over, and the hook stays on", "[scope]") {
+TEST_CASE("an exception that ends a hook from outside is thrown when the call is over, and the hook stays on",
+          "[scope]") {
   set_of_program([](const std::exception& caught) { return dynamic_cast<const Outside*>(&caught) != nullptr; });
   for (const bool in_before : {true, false}) {
     const auto hook = std::make_shared<Interrupted>(in_before);

@@ -111,7 +111,7 @@ TEST_CASE("shrink leaves out keywords, arguments and their facts by index", "[sh
   CHECK(*written[1].get_if<bool>());
 }
 
-TEST_CASE("shrink gives tensors memory of their own unless the failure needs what they share", "[shrink]") {
+TEST_CASE("shrink gives tensors memory of their own unless the failure needs their shared memory", "[shrink]") {
   const at::Tensor memory = at::randn({4, 6});
   const auto shared = [&] { return call_of({memory.t(), memory.select(0, 1)}); };
   Asked asked;
@@ -126,7 +126,7 @@ TEST_CASE("shrink gives tensors memory of their own unless the failure needs wha
   CHECK(argument_tensors(shrunk.call)[0].is_alias_of(argument_tensors(shrunk.call)[1]));
 }
 
-TEST_CASE("shrink keeps one tensor in several places one tensor, and the recorded call's arguments with it",
+TEST_CASE("shrink keeps a tensor in several places the same tensor, and the recorded call's arguments with it",
           "[shrink]") {
   const at::Tensor tensor = at::randn({9});
   SavedCall call = call_of({tensor, tensor});

@@ -66,7 +66,7 @@ TEST_CASE("a convolution and its gradients are those of the CPU", "[sim]") {
   for (int i = 0; i < 3; ++i) CHECK(at::equal(gradient(kSim), right));
 }
 
-TEST_CASE("an unsynchronised stopwatch is wrong by the planted latency, a synchronised one is right", "[sim]") {
+TEST_CASE("an unsynchronised stopwatch is wrong by the planted latency, a synchronised stopwatch is right", "[sim]") {
   const Device device;
   const at::Tensor x = at::randn({8, 8}).to(kSim);
   at::mm(x, x);  // teaches the shapes
@@ -141,7 +141,7 @@ TEST_CASE("a queue runs in order, keeps going after a failure and tells of it on
   CHECK(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST_CASE("the device's clock adds up what items are told to take", "[sim][queue]") {
+TEST_CASE("the device's clock adds up the time that items are told to take", "[sim][queue]") {
   Queue& queue = pool_queue(1);
   const auto begin = std::make_shared<Event>(), end = std::make_shared<Event>();
   queue.push([] {}, milliseconds(1));
@@ -168,7 +168,7 @@ TEST_CASE("a queue that waits for an event of another goes on after it", "[sim][
   CHECK(event->reached());
 }
 
-TEST_CASE("many threads push to one queue", "[sim][queue]") {
+TEST_CASE("many threads push to a single queue", "[sim][queue]") {
   Queue& queue = pool_queue(0);
   int count = 0;  // of the worker only
   std::vector<std::thread> threads;

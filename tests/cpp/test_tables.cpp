@@ -47,7 +47,7 @@ TEST_CASE("a table that is too wide has the middle of its longest text cut", "[t
   CHECK(table.find("attention      3") != std::string::npos);
 }
 
-TEST_CASE("several wide columns share what room there is", "[tables]") {
+TEST_CASE("several wide columns share the room", "[tables]") {
   const std::vector<TableColumn> columns = {{"inputs"}, {"outputs"}, {"calls", true}};
   const std::string shape = "float32[2, 12, 32], float32[2, 12, 1]";
   const std::string table = text_table(columns, {{shape, std::string(400, 'x'), "7"}, {"a", "b", "8"}}, 100);
@@ -63,7 +63,7 @@ TEST_CASE("amounts of bytes read well", "[tables]") {
   CHECK(bytes_text(12'345'678'901) == "12.3 GB");
 }
 
-TEST_CASE("a CSV file has titles, quotes what needs it, and leaves absent cells empty", "[tables]") {
+TEST_CASE("a CSV file has titles, quotes cells that need it, and leaves absent cells empty", "[tables]") {
   const test::TemporaryFolder folder;
   RowFile file(folder.path() + "/rows.csv", {"name", "shape", "error", "note"});
   file.add(make_dict({{"name", "a,b"}, {"shape", make_list({2, 3})}, {"error", 0.1}}));
@@ -147,7 +147,7 @@ TEST_CASE("runs in the same minute get folders of their own", "[tables]") {
   CHECK_THROWS_AS(claim_run_folder("/dev/null", "x", 0), Error);
 }
 
-TEST_CASE("packed rows give back what was put in", "[tables]") {
+TEST_CASE("packed rows give back their cells", "[tables]") {
   PackedRows rows;
   const std::vector<int64_t> shape{2, 3};
   for (int64_t i = 0; i < 20'000; ++i) {

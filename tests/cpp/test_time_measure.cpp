@@ -91,7 +91,7 @@ TEST_CASE("The clock's distance to the time since 1970 is the system's", "[time]
   CHECK(std::abs(clock_now() + clock_to_unix() - expected) < int64_t{1'000'000'000});
 }
 
-TEST_CASE("The held clock says what the system's clock says", "[time]") {
+TEST_CASE("The held clock agrees with the system's clock", "[time]") {
   TscClock clock;
   constexpr int64_t kLasts = 60'000'000, kOff = 5'000;  // nanoseconds
   const int64_t begin = clock_now();
@@ -141,7 +141,7 @@ TEST_CASE("A counter is used when its rate is known, and no more when it ran oth
   CHECK(!clock.holds_at(at(39 * kMillisecond + 1).ticks));
 }
 
-TEST_CASE("Records add up what threads measure while others read and threads end", "[time]") {
+TEST_CASE("Records add up the calls of threads while others read and threads end", "[time]") {
   constexpr int kThreads = 4, kRounds = 3, kCalls = 1'000;  // many times the queue of a thread
   TimeRecords records(size_t{kThreads} * kRounds * kCalls, {});
   std::atomic<bool> done{false}, lost{false};
@@ -275,7 +275,7 @@ TEST_CASE("A call that raises is counted and its exception passes", "[time]") {
   CHECK(row_of(result.by_op, "aten::mm").failed == 1);
 }
 
-TEST_CASE("The files say what the records say", "[time]") {
+TEST_CASE("The files agree with the records", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   std::string root;
@@ -341,7 +341,7 @@ TEST_CASE("Calls beyond max_calls are counted and go to the CSV, in order", "[ti
   CHECK(nlohmann::json::parse(file).at("op_tools").at("not_in_trace") == 8'990);
 }
 
-TEST_CASE("Shapes that never repeat end in one row per operator", "[time]") {
+TEST_CASE("Shapes that never repeat end in a row per operator", "[time]") {
   const auto described = [] { return CallDetails{}; };
   TimeRecords records(0, {});
   for (uint64_t i = 0; i < 2 * TimeRecords::kMostEntries; ++i) {
@@ -357,7 +357,7 @@ TEST_CASE("Shapes that never repeat end in one row per operator", "[time]") {
   CHECK(snapshot.entries.back().times.count() == TimeRecords::kMostEntries);
 }
 
-TEST_CASE("What allocators report is seen for the call, and what is alive is counted", "[time]") {
+TEST_CASE("Reports of allocators are seen for the call, and living memory is counted", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   TimeOptions options = measure_into(folder, "add.Tensor, mm");
@@ -405,7 +405,7 @@ TEST_CASE("Innermost hooks stand between the others and the operator", "[time][c
   CHECK(log == std::vector<std::string>{"before observer", "before clock", "after clock", "after observer"});
 }
 
-TEST_CASE("Threads of their own measure side by side into one tool", "[time]") {
+TEST_CASE("Threads of their own measure side by side into the same tool", "[time]") {
   const QuietLog quiet;
   const TemporaryFolder folder;
   TimeOptions options = measure_into(folder, "mm");

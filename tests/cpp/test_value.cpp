@@ -34,7 +34,7 @@ TEST_CASE("An undefined tensor is None", "[value]") {
   CHECK(Value(at::Tensor()).is<None>());
 }
 
-TEST_CASE("map_tensors replaces tensors and shares every subtree without one", "[value]") {
+TEST_CASE("map_tensors replaces tensors and shares every subtree without tensors", "[value]") {
   const auto a = at::arange(3);
   const Value plain = make_list({1, "x"});
   const Value tree = make_tuple({plain, make_dict({{"k", make_list({a})}}), slice({a, None{}, None{}}),
@@ -87,7 +87,7 @@ TEST_CASE("describe writes values as Python would", "[value]") {
   CHECK(describe(slice({1, None{}, 2})) == "slice(1, None, 2)");
 }
 
-TEST_CASE("describe stays one short line", "[value]") {
+TEST_CASE("describe stays a short line", "[value]") {
   CHECK(describe(make_list(Values(100, Value(7)))).size() < 150);
   CHECK(describe(std::string(10000, 'x')).size() < 250);
   CHECK(describe("a\nb\x1b[2J") == "'a\\nb?[2J'");
