@@ -15,6 +15,7 @@ check_torch()
 
 from ._base.core import Call, Error, __version__  # noqa: E402
 from ._tools.tool import CaptureResult, Hook, HookScope, OpCapture, Tool, ToolResult, stop_all  # noqa: E402
+from ._torch.host import take_places  # noqa: E402
 
 if TYPE_CHECKING:
     from ._base.captured_calls import load as load
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from ._tools.time_measure import TimeResult as TimeResult
     from ._tools.tool_classes import load_tools as load_tools
 
+take_places()
 atexit.register(stop_all)
 
 # Module -> the public names that are loaded from it at their first use.

@@ -15,9 +15,6 @@ from .._base.core import find_recordings
 from .._base.declared import OpRecordOptions, RecordRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
-from .._torch import (
-    run_facts,  # noqa: F401  (gives the core the content of a header)
-)
 from .tool import Tool
 
 RECORDING = ".oprec"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from .._base.core import run_op_from_data
-from .._torch import flops  # noqa: F401  (tells the core how many operations a call has, for times)
 from .._torch.python_functions import find
 from .._torch.rank_shares import is_shared, replay_part
 

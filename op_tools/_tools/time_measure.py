@@ -26,9 +26,6 @@ from .._base.results import (
     worded,
 )
 from .._base.verdict import Coverage
-from .._torch import (
-    flops,  # noqa: F401  (tells the core how many operations a call has)
-)
 from .tool import Tool
 
 _GROUPS = {"op": "rows", "shape": "by_shape", "line": "by_line", "module": "by_module"}

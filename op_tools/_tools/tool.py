@@ -41,14 +41,6 @@ from .._base.declared import CaptureRow, OpCaptureOptions, ToolOptions
 from .._base.results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
 from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, row_class, signature_of
 from .._base.verdict import Coverage, accelerator
-from .._torch import (
-    compiled_mode,  # noqa: F401  (gives the core the torch level's mode)
-    higher_order,  # noqa: F401  (lets torch's operators in Python pass)
-    interrupts,  # noqa: F401  (tells the core which exceptions are the program's)
-    mode_stack,  # noqa: F401  (an interrupt leaves no mode off its stack)
-    module_names,  # noqa: F401  (tells the core the names of modules)
-    printing,  # noqa: F401  (calls of repr of a tensor are not seen)
-)
 from .._torch.module_calls import watch_modules
 from .._torch.operator_names import tell_core
 from .._torch.unseen_work import Watch

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from .._base.core import set_torch_function_mode
-
 
 def _stays_whole() -> bool:
     """Whether the function that is being compiled must stay one graph. Asked while torch.compile traces: the answer is part of its code."""
@@ -43,6 +41,3 @@ class TorchFunctionMode(torch.overrides.TorchFunctionMode):
             else:
                 torch._dynamo.graph_break()
         return func(*args, **(kwargs or {}))
-
-
-set_torch_function_mode(TorchFunctionMode())

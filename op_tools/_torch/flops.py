@@ -18,7 +18,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .._base.core import set_flop_counter
 from .python_functions import find
 
 # Operators that torch counts, and functions that call them. Others are not run to ask them.
@@ -204,6 +203,3 @@ def count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[s
     with _Counter() as counter:
         function(*args, **kwargs)
     return passes * counter.total or -1
-
-
-set_flop_counter(count_flops)

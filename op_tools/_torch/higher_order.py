@@ -10,9 +10,12 @@ import torch
 
 from .._base.core import interceptor_key
 
-_KEY = torch._C._parse_dispatch_key(interceptor_key())
-assert _KEY is not None
-# Those to come read this list when they are made.
-torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
-for _operator in torch._ops._higher_order_ops.values():
-    _operator.fallthrough(_KEY)  # type: ignore[no-untyped-call]
+
+def patch_torch() -> None:
+    """For the operators that torch has, and for those to come."""
+    key = torch._C._parse_dispatch_key(interceptor_key())
+    assert key is not None
+    # Those to come read this list when they are made.
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(key)  # type: ignore[no-untyped-call]

@@ -13,8 +13,6 @@ import sys
 import traceback
 from types import CodeType
 
-from .._base.core import set_outside_test
-
 # Nothing in them raises, but Python looks there for signals and sent exceptions.
 _QUIET = ("RESUME", "JUMP", "POP_JUMP", "NOP", "CACHE", "INSTRUMENTED_RESUME", "INSTRUMENTED_JUMP")
 
@@ -57,6 +55,3 @@ def is_from_outside(error: Exception) -> bool:
     # A sent exception has no arguments, as only its class is passed. Functions in C that raise without arguments raise classes that
     # are written in C.
     return name.startswith(("CALL", "PRECALL")) and not error.args and _is_written_in_python(type(error))
-
-
-set_outside_test(is_from_outside)

@@ -20,4 +20,5 @@ def _pop_mode_temporarily() -> Any:
     return ModeOffStack()
 
 
-torch.overrides._pop_mode_temporarily = _pop_mode_temporarily
+def patch_torch() -> None:
+    torch.overrides._pop_mode_temporarily = _pop_mode_temporarily

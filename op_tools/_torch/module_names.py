@@ -7,8 +7,6 @@ import weakref
 
 import torch
 
-from .._base.core import set_module_namer
-
 _Names = weakref.WeakKeyDictionary[torch.nn.Module, str]
 
 # Where modules stand in the models that were seen running: a part that runs alone (a checkpoint that runs again, a
@@ -59,6 +57,3 @@ def path_of(modules: tuple[torch.nn.Module, ...]) -> str:
         if parent is not child:  # code that calls super().__call__
             path += f".{_child_name(parent, child)}"
     return path
-
-
-set_module_namer(path_of)

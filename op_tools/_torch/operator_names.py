@@ -8,7 +8,7 @@ import re
 
 import torch
 
-from .._base.core import add_other_names, admitted, function_name, known_ops, set_name_adviser
+from .._base.core import add_other_names, admitted, function_name, known_ops
 
 # Where users take functions from. Several of them are known to torch by another name: torch.unique is
 # torch.functional.unique, torch.sparse.mm is torch._C._sparse._sparse_mm.
@@ -52,9 +52,8 @@ def other_names() -> list[tuple[str, str]]:
 
 @functools.cache
 def tell_core() -> None:
-    """Gives the core these names, and a hint for a filter that matched nothing; once, before the first filter."""
+    """Gives the core these names; once, before the first filter."""
     add_other_names(other_names())
-    set_name_adviser(_advice)
 
 
 def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
@@ -69,7 +68,7 @@ def near_names(item: str, names: list[str], count: int = 3) -> list[str]:
     ][:count]
 
 
-def _advice(item: str, level: str) -> str:
+def advice(item: str, level: str) -> str:
     """The hint behind "ops=: 'torch.Tensor.srot' matched no operator that was called" of a tool of that level."""
     known = {"torch": torch_names() + [other for _, other in other_names()], "aten": aten_names(composite=True)}
     matched = {one: len(admitted(names, item, "")) for one, names in known.items()}

@@ -19,4 +19,5 @@ def _unobserved_str(*args: Any, **kwargs: Any) -> str:
     return text
 
 
-torch._tensor_str._str = _unobserved_str
+def patch_torch() -> None:
+    torch._tensor_str._str = _unobserved_str

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._base.core import running_tools, set_program_source, set_tensor_namer
+from .._base.core import running_tools
 from .module_names import without_compiled, without_wrapper
 
 # As `Origin` in src/record/recording.h counts them.
@@ -175,7 +175,3 @@ def parameter_names() -> dict[torch.Tensor, str]:
     """Of the models that were seen running: "Net.fc.weight"."""
     named = [one for model in list(_models) for one in _tensors_of(model)]
     return {tensor: name for name, origin, tensor in named if origin == _PARAMETER}
-
-
-set_program_source(program_facts)
-set_tensor_namer(named_tensors)
