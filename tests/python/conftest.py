@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from forked import ForkServer
+from stand_in import REFERENCE, read_at_start
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,8 +126,9 @@ def _own_world(monkeypatch, tmp_path, request):
     if "op_tools" in sys.modules:
         monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "warn")
         sys.modules["op_tools"]._C.reload_log_level()
-    global _before_test
-    _before_test = dict(os.environ)
+    # Libraries set some when they are first used here, which a copy does not see.
+    monkeypatch.setenv(REFERENCE, json.dumps(read_at_start(os.environ)))
+    monkeypatch.setattr(sys, "executable", copies().python)
     monkeypatch.chdir(tmp_path)
     rng, numpy_rng, python_rng = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.manual_seed(0)
@@ -179,12 +181,17 @@ class Replayed:
 
 @pytest.fixture
 def replay(build_dir, tmp_path):
-    """Runs the C++ replay program; its JSON report is read when there is any."""
+    """Runs the C++ replay program, or Python with these arguments; the JSON report is read when one was written."""
 
-    def run(*arguments, command=None, **options):
+    def run(*arguments, python=None, **options):
         report = tmp_path / f"replay-{len(list(tmp_path.glob('replay-*')))}.json"
         done = subprocess.run(
-            [*(command or [build_dir / "run_op_from_data"]), *map(str, arguments), "--json", str(report)],
+            [
+                *([sys.executable, *python] if python else [build_dir / "run_op_from_data"]),
+                *map(str, arguments),
+                "--json",
+                str(report),
+            ],
             capture_output=True,
             text=True,
             timeout=300,
@@ -198,25 +205,15 @@ def replay(build_dir, tmp_path):
     return run
 
 
-# Variables that Python, torch or the libraries under it read when they start, or that load something then.
-READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
-READ_AT_START += ("OP_TOOLS_AS_CUDA", "DITORCH_")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}  # of the first import
-_before_test = ENVIRONMENT  # of this process, when the test began
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+os.environ[REFERENCE] = json.dumps(read_at_start(ENVIRONMENT))
+PYTHON = sys.executable
+"""In tests sys.executable is what stands for it in programs (stand_in.py): a copy, where that makes no difference."""
 
 
 @functools.cache
 def copies() -> ForkServer:
     return ForkServer(["torch"], {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"})
-
-
-def _starts_alike(environment):
-    """Does a process that has imported torch already run a program as a Python runs it that is started for it? Not where the
-    test sets such a variable; libraries set some when they are first used here, which a server does not see."""
-    names = {name for name in environment.keys() | _before_test.keys() if name.startswith(READ_AT_START)} - {
-        "PYTHONPATH"
-    }
-    return "OP_TOOLS" not in environment and all(environment.get(name) == _before_test.get(name) for name in names)
 
 
 def free_port():
@@ -265,13 +262,14 @@ def launched(*command, ranks=1, check=True, cwd=None, standard_input=None, timeo
     if ranks > 1:
         environment = {"OMP_NUM_THREADS": "1", **environment}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    fresh = fresh or "PYTHONPATH" in environment
     environment = {**os.environ, "PYTHONPATH": path, **environment}
-    if fresh or not _starts_alike(environment):
+    if fresh:
+        environment.pop(REFERENCE)  # nor are the programs that it starts
+    if fresh or read_at_start(environment) != json.loads(os.environ[REFERENCE]):
         if ranks > 1:
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
         done = subprocess.run(
-            [sys.executable, *command],
+            [PYTHON, *command],
             input=standard_input,
             capture_output=True,
             text=True,

@@ -10,18 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import selectors
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
+
+from stand_in import ask
 
 OWN = (lambda: None).__code__.co_filename
 
@@ -29,33 +37,46 @@ OWN = (lambda: None).__code__.co_filename
 # --- The server -----------------------------------------------------------------------------------------------------------
 
 
-def serve(number: int, modules: Sequence[str]) -> None:
-    """Makes a copy for each program, until nobody asks any more."""
-    for name in modules:
-        __import__(name)
+def serve(listening_number: int, life_number: int, python: str, modules: Sequence[str]) -> None:
+    """Makes a copy for each program, until the process that wants them is gone.
+
+    Args:
+        listening_number: file number of the socket where programs are asked for.
+        life_number: of a pipe that ends with that process.
+        python: the path of what stands for Python in programs.
+        modules: what a copy has imported.
+    """
+    imported = {name: importlib.import_module(name) for name in modules}
     gc.freeze()  # the collector writes into each object that it looks at, and each page that is written is copied
-    channel = socket.socket(fileno=number)
+    listening = socket.socket(fileno=listening_number)
     with selectors.DefaultSelector() as waiting:
-        waiting.register(channel, selectors.EVENT_READ)
+        waiting.register(listening, selectors.EVENT_READ)
+        waiting.register(life_number, selectors.EVENT_READ)
         while True:
             for key, _ in waiting.select():
-                if key.fileobj is not channel:
+                if key.fd == life_number:
+                    for child in {other.data[0] for other in waiting.get_map().values() if other.data}:
+                        kill_group(child)
+                    return
+                if key.fileobj is not listening:
                     if key.fd in waiting.get_map():  # not the other file of a copy that ended in this round
                         ended(waiting, key)
                     continue
-                text, files, _, _ = socket.recv_fds(channel, 1 << 20, 4)
-                if not text:
-                    return  # whoever asked is gone
+                caller, _ = listening.accept()
+                text, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+                if len(files) < 3:
+                    caller.close()
+                    continue  # whoever asked is gone
                 child = os.fork()
                 if child == 0:
+                    os.setpgid(0, 0)
                     for other in list(waiting.get_map().values()):
                         os.close(other.fd)
                     waiting.close()
-                    end(run(json.loads(text), files))
-                streams = files[:3]
-                for file in streams:
+                    caller.close()
+                    end(run(json.loads(text), files, python, imported))
+                for file in files:
                     os.close(file)
-                caller = socket.socket(fileno=files[3])
                 process = os.pidfd_open(child)
                 waiting.register(process, selectors.EVENT_READ, (child, process, caller))
                 waiting.register(caller, selectors.EVENT_READ, (child, process, caller))
@@ -63,11 +84,18 @@ def serve(number: int, modules: Sequence[str]) -> None:
                     caller.sendall(f"{child}\n".encode())
 
 
+def kill_group(child: int) -> None:
+    """A copy, and the processes that it started, as a kill of the group of what stands for it would."""
+    os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+
+
 def ended(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
     """A copy ended, or nobody waits for it any more."""
     child, process, caller = key.data
     if key.fileobj is caller:
-        os.kill(child, signal.SIGKILL)
+        kill_group(child)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(OSError):
         caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
@@ -99,9 +127,45 @@ def end(status: int) -> None:
     ctypes.PyDLL(None).exit(status)  # with the lock of the interpreter: libraries still hold objects of Python
 
 
-def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
-    """The work of `python *arguments` after its start, and its exit status; SIGINT's number, negative, where it was interrupted."""
+class Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules that a program does not find in sys.modules until it imports them, as they do not run again then: what waits for
+    the import of torch (op_tools/startup) sees it, and a program without torch has none."""
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        self._modules = dict(modules)
+        for name in modules:
+            del sys.modules[name]
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> ModuleSpec | None:
+        if name not in self._modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        own = self._modules[name].__spec__
+        if spec is None or own is None or spec.origin != own.origin:
+            raise RuntimeError(f"this program has another {name}: it needs a Python that is started for it")
+        spec.loader = self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._modules.pop(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = importlib.machinery.SourceFileLoader(spec.name, str(spec.origin))
+
+
+def start_again() -> None:
+    """A sitecustomize on the path of the program, as Python runs it at its start."""
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("sitecustomize")
+
+
+def run(asked: Mapping[str, Any], files: Sequence[int], python: str, imported: Mapping[str, ModuleType]) -> int:
+    """What `python *arguments` does after its start, and its exit status; SIGINT's number, negative, where it was interrupted."""
     import faulthandler
+    import io
     import random
     import runpy
     import warnings
@@ -121,17 +185,36 @@ def run(asked: Mapping[str, Any], files: Sequence[int]) -> int:
     arguments = list(asked["arguments"])
     if "multiprocessing.process" in sys.modules:  # where a child that is started looks for the program
         sys.modules["multiprocessing.process"].ORIGINAL_DIR = str(Path.cwd())
-    sys.orig_argv = [sys.executable, *arguments]
-    while arguments[0] in ("-X", "-W"):
-        option, value = arguments.pop(0), arguments.pop(0)
-        if option == "-W":
-            warnings._processoptions([value])  # type: ignore[attr-defined]
+    sys.executable = python
+    sys.orig_argv = [python, *arguments]
+    unbuffered = bool(asked["environment"].get("PYTHONUNBUFFERED"))
+    while arguments[0] in ("-X", "-W", "-u"):
+        option = arguments.pop(0)
+        if option == "-u":
+            unbuffered = True
+        elif option == "-W":
+            warnings._processoptions([arguments.pop(0)])  # type: ignore[attr-defined]
         else:
+            value = arguments.pop(0)
             assert value == "faulthandler", value
             faulthandler.enable()
+    if unbuffered:
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            old = getattr(sys, name)
+            stream = io.TextIOWrapper(
+                io.FileIO(number, "w", closefd=False),  # type: ignore[arg-type]  (as Python's own)
+                encoding=old.encoding,
+                errors=old.errors,
+                write_through=True,
+            )
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
     first = arguments.pop(0)
     more = asked["environment"].get("PYTHONPATH", "")
-    sys.path[:1] = [str(Path.cwd()) if first == "-m" else "", *filter(None, more.split(os.pathsep))]
+    sys.path[:1] = [path for path in more.split(os.pathsep) if path]
+    sys.meta_path.insert(0, Imported(imported))
+    start_again()
+    sys.path.insert(0, str(Path.cwd()) if first == "-m" else "")
     own = __main__.__dict__
     keep = ("__builtins__", "__name__", "__doc__", "__loader__", "__spec__", "__package__")
     for name in [name for name in own if name not in keep]:
@@ -172,18 +255,18 @@ class Copy:
     pid: int
     _caller: socket.socket
     returncode: int | None = None
-    _read: bytes = field(default=b"", repr=False)
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status; minus the signal that ended it."""
         if self.returncode is None:
             self._caller.settimeout(timeout)
             try:
-                while not self._read.endswith(b"\n"):
-                    self._read += self._caller.recv(100)
+                said = self._caller.recv(100)
             except TimeoutError:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
-            self.returncode = int(self._read)
+            if not said:
+                raise RuntimeError("the process that makes copies is gone")
+            self.returncode = int(said)
             self._caller.close()
         return self.returncode
 
@@ -192,24 +275,6 @@ class Copy:
         if self.returncode is None:
             self._caller.shutdown(socket.SHUT_WR)
             self.wait()
-
-
-def _start(
-    channel: socket.socket,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    streams: Sequence[IO[Any]],
-) -> Copy:
-    caller, theirs = socket.socketpair()
-    asked = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
-    files = [*(stream.fileno() for stream in streams), theirs.fileno()]
-    socket.send_fds(channel, [json.dumps(asked).encode()], files)
-    theirs.close()
-    pid = b""
-    while not pid.endswith(b"\n"):
-        pid += caller.recv(1)
-    return Copy(int(pid), caller)
 
 
 class ForkServer:
@@ -221,27 +286,33 @@ class ForkServer:
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        place = str(Path(__file__).parent)
-        code = f"import sys; sys.path.insert(1, {place!r}); from forked import serve; del sys.path[1]; serve({theirs.fileno()}, {list(modules)})"
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            # numpy's library would start a thread for each core, and a copy of a process has a single thread.
-            env={**environment, "OPENBLAS_NUM_THREADS": "1"},
-        )
-        theirs.close()
+        self._folder = Path(tempfile.mkdtemp(prefix="forked-"))
+        self._address = str(self._folder / "socket")
+        self.python = str(self._folder / "python")
+        """A program that stands for Python in programs that start others, and in shells."""
+        place = Path(__file__).parent
+        words = [sys.executable, "-IS", str(place / "stand_in.py"), sys.executable, self._address]
+        Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        Path(self.python).chmod(0o755)
+        code = f"import sys; sys.path.insert(1, {str(place)!r}); from forked import serve; del sys.path[1]; serve"
+        life, self._life = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(self._address)
+            listening.listen(100)
+            self._server = subprocess.Popen(
+                [sys.executable, "-c", f"{code}({listening.fileno()}, {life}, {self.python!r}, {list(modules)})"],
+                pass_fds=[listening.fileno(), life],
+                # numpy's library would start a thread for each core, and a copy of a process has one thread.
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        os.close(life)
 
     def start(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, streams: Sequence[IO[Any]]
     ) -> Copy:
-        """Begins to run `python *arguments`; `streams`: its input, output and error output."""
-        return _start(self._channel, arguments, environment, folder, streams)
-
-    def for_commands(self) -> tuple[str, dict[str, Any]]:
-        """A command that stands for `python` in a shell, and how subprocess.run starts the shell."""
-        number = self._channel.fileno()
-        return f"{sys.executable} -IS {OWN} {number}", {"pass_fds": [number]}
+        """Begins to run what `python *arguments` would; `streams`: its input, output and error output."""
+        caller = ask(self._address, arguments, environment, folder, [stream.fileno() for stream in streams])
+        return Copy(int(caller.recv(100)), socket.socket(fileno=caller.detach()))
 
     def run(
         self,
@@ -271,13 +342,7 @@ class ForkServer:
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """Ends the process."""
-        self._channel.close()
-        self._server.kill()
+        """Ends the process and all copies."""
+        os.close(self._life)
         self._server.wait()
-
-
-if __name__ == "__main__":
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    status = _start(channel, sys.argv[2:], os.environ, Path.cwd(), (sys.stdin, sys.stdout, sys.stderr)).wait()
-    sys.exit(status if status >= 0 else 128 - status)
+        shutil.rmtree(self._folder)

@@ -3,16 +3,16 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import PYTHON
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(**more):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]])
     packages = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PATH": path, "PYTHONPATH": packages, **more}
 
@@ -82,5 +82,5 @@ print("used")
 def test_a_registered_tool_is_used_by_name_as_those_of_the_package(tool):
     folder, _ = tool
     library = folder / "build" / "libop_toy.so"
-    assert run(sys.executable, "-c", USE, library).strip().endswith("used")
-    assert run(sys.executable, folder / "use.py", library, OP_TOY_LIST="torch.mul", OP_TOY_MIN_CALLS="1")
+    assert run(PYTHON, "-c", USE, library).strip().endswith("used")
+    assert run(PYTHON, folder / "use.py", library, OP_TOY_LIST="torch.mul", OP_TOY_MIN_CALLS="1")

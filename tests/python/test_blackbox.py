@@ -7,14 +7,13 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import launched
+from conftest import PYTHON, launched
 
 import op_tools
 import op_tools._tools.black_box_file
@@ -192,7 +191,7 @@ if __name__ == "__main__":
 
 
 def test_a_hanging_call_is_named_while_it_hangs_with_the_stacks_of_all_threads(tmp_path, capsys):
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "hang", "thread"]
+    command = [PYTHON, "-c", PROGRAM, str(tmp_path), "hang", "thread"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             # Imports of the operator's first call may take longer than the limit: that is reported, too.
@@ -224,7 +223,7 @@ with op_tools.OpBlackBox(output_dir=sys.argv[1], stall=0.3):
     torch.ones(2).tanh()
     wait_for_ever()
 """
-    command = [sys.executable, "-c", program, str(tmp_path)]
+    command = [PYTHON, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             said = process.stderr.readline()
@@ -256,7 +255,7 @@ with op_tools.OpBlackBox(output_dir=sys.argv[1], stall=0.04):  # it looks for re
     for thread in threads: thread.join()
 print("ended", subprocess.run(["true"]).returncode, flush=True)
 """
-    command = [sys.executable, "-c", program, str(tmp_path)]
+    command = [PYTHON, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "on\n"
         (path,) = tmp_path.rglob("*.blackbox")
@@ -279,7 +278,7 @@ with op_tools.OpBlackBox(output_dir=sys.argv[1], calls=16):
     order = random.Random(5)
     for number in range(6):
         folder = tmp_path / str(number)
-        with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([PYTHON, "-c", program, str(folder)], stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             time.sleep(order.random() * 0.2)
             process.send_signal(signal.SIGKILL)
@@ -522,9 +521,7 @@ def test_a_kernel_that_crashes_later_is_the_first_that_no_event_showed_to_be_don
 
 
 def test_a_kernel_that_hangs_is_named_while_the_program_waits_outside_of_any_call(tmp_path, capsys):
-    with subprocess.Popen(
-        [sys.executable, *device_program(tmp_path, "hang")], stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([PYTHON, *device_program(tmp_path, "hang")], stderr=subprocess.PIPE, text=True) as process:
         try:
             while "no call has begun or ended" not in (line := process.stderr.readline()):
                 assert line, "the process ended"

@@ -4,10 +4,10 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
+from conftest import PYTHON
 
 import op_tools
 from op_tools.__main__ import main
@@ -52,7 +52,7 @@ dist.barrier()
 def ranks(folder, what):
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder), what],
+            [PYTHON, "-c", PROGRAM, str(folder), what],
             env={**os.environ, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from conftest import PYTHON
 from sample_cases import ADD, ADD_, MM, OUT, SIM, SOFTMAX, case, tensor
 
 import op_tools
@@ -678,7 +679,7 @@ def command(*arguments, launcher=(), **options):
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     options.setdefault("env", {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
     return subprocess.Popen(
-        [sys.executable, "-m", *(launcher or ()), "op_tools", "conformance", *map(str, arguments)],
+        [PYTHON, "-m", *(launcher or ()), "op_tools", "conformance", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

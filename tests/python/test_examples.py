@@ -29,9 +29,7 @@ def pasted(out, first):
 
 
 def run(name, *arguments, path=""):
-    return launched(
-        ROOT / "examples" / name, *arguments, fresh=True, PATH=f"{path}{os.pathsep}{os.environ['PATH']}"
-    ).stdout
+    return launched(ROOT / "examples" / name, *arguments, PATH=f"{path}{os.pathsep}{os.environ['PATH']}").stdout
 
 
 def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(build_dir, tmp_path):

@@ -5,11 +5,11 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import copies
 from torch import nn
 
 import op_tools
@@ -58,7 +58,7 @@ def run(tmp_path):
     """A shell command in the test's folder, in which op-tools is a command and train.py a program."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    python, inherits = copies().for_commands()
+    python = sys.executable
     for name, module in (("op-tools", "op_tools"), ("run_op_from_data", "op_tools.run_op_from_data")):
         (commands / name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n')
     for command in commands.iterdir():
@@ -77,7 +77,6 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             timeout=300,
-            **inherits,
         )
         assert done.returncode == status, done.stdout + done.stderr
         return done

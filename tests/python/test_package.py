@@ -4,12 +4,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import PYTHON
 from test_layering import imported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +79,7 @@ def build_consumer(found_in, build):
         "-B",
         build,
         f"-DCMAKE_PREFIX_PATH={found_in}",
-        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-DPython_EXECUTABLE={PYTHON}",
     )
     run("cmake", "--build", build)
     return build / "consumer"
@@ -159,14 +159,14 @@ def test_another_torch_is_refused_with_both_versions(prefix, tmp_path):
 
 
 def test_building_with_a_torch_that_is_too_old_is_refused(tmp_path):
-    status, message = configure_with_torch("2.4.1", ROOT, tmp_path, f"-DPython_EXECUTABLE={sys.executable}")
+    status, message = configure_with_torch("2.4.1", ROOT, tmp_path, f"-DPython_EXECUTABLE={PYTHON}")
     assert status != 0
     assert "op_tools needs torch >= " in message and f"; {tmp_path / 'torch'} holds 2.4.1" in message
 
 
 def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
     # Without the Python module: its version file stands in the source tree, and this is not the torch that it was built with.
-    options = f"-DPython_EXECUTABLE={sys.executable}", "-DOP_TOOLS_BUILD_PYTHON=OFF"
+    options = f"-DPython_EXECUTABLE={PYTHON}", "-DOP_TOOLS_BUILD_PYTHON=OFF"
     status, message = configure_with_torch("2.99.0", ROOT, tmp_path, *options)
     assert status == 0, message
     assert "op_tools was last tried with torch " in message and "; this is 2.99.0" in message
@@ -176,9 +176,9 @@ def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
 def installed_wheel(build_dir, tmp_path_factory):
     """A site-packages with the wheel and nothing else of ours, and the wheel's file names."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, ROOT / "cmake" / "make_wheel.py", build_dir, folder)
+    run(PYTHON, ROOT / "cmake" / "make_wheel.py", build_dir, folder)
     (wheel,) = folder.glob("op_tools-*.whl")
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--prefix", folder / "prefix", wheel)
+    run(PYTHON, "-m", "pip", "install", "--no-deps", "--no-index", "--prefix", folder / "prefix", wheel)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     (package,) = (folder / "prefix").rglob("site-packages/op_tools")
@@ -210,9 +210,7 @@ def test_the_wheel_imports_from_anywhere(installed_wheel, tmp_path):
         "import op_tools, op_tools._C, sys; print(op_tools.__file__); print(op_tools._C.__file__)\n"
         "import op_tools.sim_device, torch; assert torch.ones(2, device='sim').sum().item() == 2"
     )
-    output = run(
-        sys.executable, "-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.parent)}
-    ).splitlines()
+    output = run(PYTHON, "-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.parent)}).splitlines()
     assert [Path(line).parent for line in output] == [package, package]
 
 

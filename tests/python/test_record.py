@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.utils.checkpoint
+from conftest import PYTHON
 
 import op_tools
 from op_tools.__main__ import main
@@ -771,7 +772,7 @@ def test_what_was_recorded_survives_sigkill_at_any_moment(level, tmp_path):
     generator = random.Random(level)
     for trial in range(3):
         folder = tmp_path / str(trial)
-        program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), level], stdout=subprocess.PIPE)
+        program = subprocess.Popen([PYTHON, "-c", PROGRAM, str(folder), level], stdout=subprocess.PIPE)
         assert program.stdout.readline() == b"started\n"
         time.sleep(0.3 + generator.random() * 0.7)
         program.send_signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ from models import MODELS, TROUBLE_OF_LSTM_UNDER_AUTOCAST, digits, train
 import op_tools
 import op_tools.sim_device
 
-MODULE = [sys.executable, "-m", "op_tools.run_op_from_data"]
+MODULE = ["-m", "op_tools.run_op_from_data"]
 LEVELS = ["torch", "aten"]
 
 
@@ -41,7 +41,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def module(monkeypatch):
-    """The command of the Python module, which finds this package from any folder."""
+    """The arguments of Python for the module, which finds this package from any folder."""
     monkeypatch.setenv("PYTHONPATH", str(Path(op_tools.__file__).parents[1]))
     return MODULE
 
@@ -88,7 +88,7 @@ def test_program_without_python_replays_training_bit_for_bit(level, model, runs,
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_python_module_replays_all_of_training_bit_for_bit(level, model, runs, replay, module):
-    report = replay(runs[level, model], "--acc_check", "-q", command=module)
+    report = replay(runs[level, model], "--acc_check", "-q", python=module)
     assert_adds_up(report)
     summary = report.summary
     assert summary["differs"] == 0
@@ -187,28 +187,28 @@ def one_call(captured):
     return captured(tool)
 
 
-BOTH = pytest.mark.parametrize("command", [None, MODULE], ids=["program", "module"])
+BOTH = pytest.mark.parametrize("python", [None, MODULE], ids=["program", "module"])
 
 
 @BOTH
-def test_status_is_0_when_all_agreed(command, one_call, replay, module):
-    assert replay(one_call[0].folder, "--acc_check", command=command).status == 0
+def test_status_is_0_when_all_agreed(python, one_call, replay, module):
+    assert replay(one_call[0].folder, "--acc_check", python=python).status == 0
 
 
 @BOTH
-def test_status_is_1_when_a_result_is_another_and_names_the_worst_element(command, one_call, replay, module):
+def test_status_is_1_when_a_result_is_another_and_names_the_worst_element(python, one_call, replay, module):
     path = one_call[0].folder / "output.pth"
     saved = torch.load(path, weights_only=True)
     saved["args"][0][5] += 1
     torch.save(saved, path)
-    report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
+    report = replay(one_call[0].folder.parents[1], "--acc_check", python=python)
     assert report.status == 1
     assert report.summary["differs"] == 1 and report.summary["agrees"] == 1
     assert str(one_call[0].folder) in report.out and "at [5]" in report.out
 
 
 @BOTH
-def test_an_input_that_was_written_with_the_same_bits_is_judged_within_its_limits(command, captured, replay, module):
+def test_an_input_that_was_written_with_the_same_bits_is_judged_within_its_limits(python, captured, replay, module):
     with op_tools.OpCapture(level="aten", ops="add_") as tool:
         torch.full((5,), 0.2053220272064209).add_(1e-10)  # less than half a unit: it rounds to the same number
     (call,) = captured(tool)
@@ -218,12 +218,12 @@ def test_an_input_that_was_written_with_the_same_bits_is_judged_within_its_limit
     for tensor in (saved["args"][0], saved["mutated"][0]):
         tensor[4] = 0.2053220123052597  # a device that rounds otherwise
     torch.save(saved, path)
-    assert replay(call.folder, "--acc_check", command=command).status == 0
+    assert replay(call.folder, "--acc_check", python=python).status == 0
 
 
 @BOTH
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no zip", "missing"])
-def test_status_is_2_with_the_path_when_a_file_cannot_be_read(command, damage, one_call, replay, module):
+def test_status_is_2_with_the_path_when_a_file_cannot_be_read(python, damage, one_call, replay, module):
     path = one_call[0].folder / "input.pth"
     data = path.read_bytes()
     if damage == "missing":
@@ -232,7 +232,7 @@ def test_status_is_2_with_the_path_when_a_file_cannot_be_read(command, damage, o
         flipped = bytearray(data)
         flipped[len(data) // 2] ^= 0xFF
         path.write_bytes({"truncated": data[:-100], "flipped": flipped, "empty": b"", "no zip": b"x" * 300}[damage])
-    report = replay(one_call[0].folder.parents[1], "--acc_check", command=command)
+    report = replay(one_call[0].folder.parents[1], "--acc_check", python=python)
     assert report.status == 2, report.out
     assert str(one_call[0].folder) in report.out
     assert report.summary["agrees"] == 1  # the other one
@@ -251,8 +251,8 @@ def test_status_is_2_when_there_is_nothing_to_run(tmp_path, replay):
     "arguments",
     [[], ["--no-such-flag", "."], [".", "--run_times", "0"], [".", "--device", "nonsense"], [".", "--filter", "("]],
 )
-def test_status_is_64_for_wrong_usage(command, arguments, replay, module):
-    report = replay(*arguments, command=command)
+def test_status_is_64_for_wrong_usage(python, arguments, replay, module):
+    report = replay(*arguments, python=python)
     assert report.status == 64
     assert report.err.strip()
 
@@ -263,8 +263,8 @@ def test_file_with_code_in_it_is_refused_and_not_run(one_call, replay, tmp_path)
             return (open, (str(tmp_path / "was run"), "w"))
 
     torch.save({"name": "torch.exp", "args": (Evil(),), "kwargs": {}}, one_call[0].folder / "input.pth")
-    for command in (None, MODULE):
-        report = replay(one_call[0].folder, command=command)
+    for python in (None, MODULE):
+        report = replay(one_call[0].folder, python=python)
         assert report.status == 2 and str(one_call[0].folder) in report.out
     assert not (tmp_path / "was run").exists()
 
@@ -289,7 +289,7 @@ def test_folders_may_be_moved_and_copied(one_call, replay, tmp_path):
 def test_what_no_file_may_call_is_said_to_be_so_in_python_too(replay):
     with op_tools.OpCapture(ops="torch.device") as capture:
         torch.device("cpu")
-    again = replay(capture.result().root, command=MODULE)
+    again = replay(capture.result().root, python=MODULE)
     assert again.status == 2
     assert "torch.device exists in Python only, and is none of the operator functions that files may name" in again.out
     assert "use python -m" not in again.out
