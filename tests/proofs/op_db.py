@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import json
 import os
 import re
@@ -39,6 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from op_tools._conformance.workers import work_through
+from op_tools._tools.tool_classes import tool_classes
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "proofs"
 REPEATS = 8  # of a call without a tool, to find out whether torch itself gives the same each time
@@ -63,12 +63,7 @@ ARGUMENTS = {"OpDtypeCast": {"cast": {torch.float8_e5m2: torch.float32}}}
 
 def tool_names() -> list[str]:
     """The hooks, and every tool of op_tools."""
-    tools = [
-        name
-        for name, tool in vars(op_tools).items()
-        if inspect.isclass(tool) and issubclass(tool, op_tools.Tool) and tool not in (op_tools.Tool, op_tools.HookScope)
-    ]
-    return ["noop", "narrow", "looking", *tools, "together"]
+    return ["noop", "narrow", "looking", *tool_classes(), "together"]
 
 
 def make_tools(name: str, level: str, folder: str) -> list[Any]:

@@ -570,8 +570,9 @@ print(a.grad.tolist(), flush=True)
 """
     start = """
 import op_tools
-kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
-kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
+from op_tools._tools.tool_classes import tool_classes
+kinds = [kind for name, kind in tool_classes().items() if name != "OpDtypeCast"]
+assert len(kinds) > 8
 tools = [kind(level=level).start() for kind in kinds for level in ("torch", "aten")]
 tools += [op_tools.HookScope(op_tools.Hook(), level=level).start() for level in ("torch", "aten")]
 """

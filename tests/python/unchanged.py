@@ -5,6 +5,7 @@ from models import same_bits
 from torch.utils._pytree import tree_leaves
 
 import op_tools
+from op_tools._tools.tool_classes import tool_classes
 
 LEVELS = ["torch", "aten"]
 
@@ -18,10 +19,8 @@ def assert_same(tree, other):
 
 
 def all_tools(levels=LEVELS):
-    """Each tool that has to leave the program as it is, at these levels: all but the cast, which changes what runs."""
-    kinds = [kind for kind in vars(op_tools).values() if isinstance(kind, type) and issubclass(kind, op_tools.Tool)]
-    kinds = [kind for kind in kinds if kind.__name__ not in ("Tool", "HookScope", "OpDtypeCast")]
-    tools = [kind(level=level) for kind in kinds for level in levels]
+    """One of each tool that has to leave the program as it is, at these levels: all but the cast, which changes what runs."""
+    tools = [kind(level=level) for name, kind in tool_classes().items() if name != "OpDtypeCast" for level in levels]
     return tools + [op_tools.HookScope(Looking(), level=level) for level in levels]
 
 
