@@ -4,7 +4,7 @@
 
     model = torch.nn.Linear(8, 8).cuda()
 
-Importing this module starts it; OP_TOOLS_AS_CUDA names the accelerator ("sim": the simulated one), DITORCH_DISABLE_MOCK=1
+Importing this module starts it; OP_TOOLS_AS_CUDA names the accelerator ("sim": the simulated device), DITORCH_DISABLE_MOCK=1
 keeps it from starting. stop() gives everything back. docs/as_cuda.md describes each name of torch.cuda.
 """
 

@@ -181,7 +181,7 @@ class Replayed:
 
 @pytest.fixture
 def replay(build_dir, tmp_path):
-    """Runs the C++ replay program, or Python with these arguments; the JSON report is read when one was written."""
+    """Runs the C++ replay program, or Python with these arguments; the JSON report is read where it is there."""
 
     def run(*arguments, python=None, **options):
         report = tmp_path / f"replay-{len(list(tmp_path.glob('replay-*')))}.json"
@@ -208,7 +208,7 @@ def replay(build_dir, tmp_path):
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
 os.environ[REFERENCE] = json.dumps(read_at_start(ENVIRONMENT))
 PYTHON = sys.executable
-"""In tests sys.executable is what stands for it in programs (stand_in.py): a copy, where that makes no difference."""
+"""The interpreter. In tests sys.executable is its stand-in (stand_in.py): a copy, where that makes no difference."""
 
 
 @functools.cache

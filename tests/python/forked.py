@@ -43,8 +43,8 @@ def serve(listening_number: int, life_number: int, python: str, modules: Sequenc
     Args:
         listening_number: file number of the socket where programs are asked for.
         life_number: of a pipe that ends with that process.
-        python: the path of what stands for Python in programs.
-        modules: what a copy has imported.
+        python: the path of the stand-in for Python in programs.
+        modules: those that a copy has imported.
     """
     imported = {name: importlib.import_module(name) for name in modules}
     gc.freeze()  # the collector writes into each object that it looks at, and each page that is written is copied
@@ -85,7 +85,7 @@ def serve(listening_number: int, life_number: int, python: str, modules: Sequenc
 
 
 def kill_group(child: int) -> None:
-    """A copy, and the processes that it started, as a kill of the group of what stands for it would."""
+    """A copy, and the processes that it started, as a kill of the stand-in's group would."""
     os.kill(child, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
@@ -128,8 +128,8 @@ def end(status: int) -> None:
 
 
 class Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that a program does not find in sys.modules until it imports them, as they do not run again then: what waits for
-    the import of torch (op_tools/startup) sees it, and a program without torch has none."""
+    """Modules that a program does not find in sys.modules until it imports them, as they do not run again then: a hook that waits
+    for the import of torch (op_tools/startup) sees it, and a program without torch has none."""
 
     def __init__(self, modules: Mapping[str, ModuleType]) -> None:
         self._modules = dict(modules)

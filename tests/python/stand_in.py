@@ -12,12 +12,12 @@ import os
 import sys
 
 REFERENCE = "FORKED_READ_AT_START"
-"""The variable with what read_at_start() gave when the test began, as JSON."""
+"""The variable with the result of read_at_start() when the test began, as JSON."""
 
 # Variables that Python, torch or the libraries under it read when they start, or that load something then.
 _READ_AT_START = ("PYTHON", "LD_", "TORCH", "PYTORCH", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
 _READ_AT_START += ("LANG", "LC_")
-# A copy does what Python does with the first two; the launcher of torch gives the others to ranks, which read them later.
+# A copy follows the first two as Python does; the launcher of torch gives the others to ranks, which read them later.
 _READ_LATER = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHELASTIC_", "TORCH_NCCL_")
 
 _FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
@@ -34,7 +34,7 @@ def read_at_start(environment):
 
 def ask(address, arguments, environment, folder, files):
     """Asks the server for a copy that runs `python *arguments` with these three streams: a socket, on which the server says the
-    number of the process in a line, and its exit status in another one. Closing the socket kills the copy."""
+    number of the process in a line, and its exit status in another line. Closing the socket kills the copy."""
     caller = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     caller.connect(address)
     text = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)})

@@ -41,7 +41,7 @@ def said(*words, **more):
 
 
 def is_copy(python, words, more=""):
-    """Is what a program starts so a copy? A copy has the server's command line."""
+    """Is a process that a program starts so a copy? A copy has the server's command line."""
     text = "print(open('/proc/self/cmdline').read().split('\\0')[0:3])"
     done = python(f"{STARTER}status, out = said({words} '-c', {text!r}{more})\nprint(status, 'forked' in out)")
     return done.stdout.split()

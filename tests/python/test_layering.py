@@ -487,8 +487,8 @@ def test_public_names_are_for_type_checkers_and_for_the_run_time(package):
     """Once: the file for type checkers, which gives names on under the same name only, is read at run time."""
     tree = ast.parse(package.files[PACKAGE].with_suffix(".pyi").read_text())
     _, *imports = tree.body
-    names = [one for node in imports for one in node.names]
-    assert len(names) > 70 and all(one.asname == one.name for one in names)
+    names = [alias for node in imports for alias in node.names]
+    assert len(names) > 70 and all(alias.asname == alias.name for alias in names)
     assert {f"{PACKAGE}.{node.module}" for node in imports} <= package.files.keys()
 
 
