@@ -94,9 +94,7 @@ print(json.dumps(results))
 
 def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
     request = json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()})
-    done = launched(
-        "-c", DRIVER, json.dumps(options), standard_input=request, timeout=600, OMP_NUM_THREADS="1"
-    )
+    done = launched("-c", DRIVER, json.dumps(options), standard_input=request, timeout=600, OMP_NUM_THREADS="1")
     return json.loads(done.stdout.splitlines()[-1])
 
 
