@@ -227,10 +227,10 @@ def test_the_wheels_program_runs_with_the_torch_that_python_finds(installed_whee
 
 def test_the_wheels_program_says_which_python_has_no_torch(installed_wheel):
     _, scripts, _ = installed_wheel
-    command = [sys.executable, "-S", "-E", scripts / "run_op_from_data", "--help"]
+    command = [PYTHON, "-S", "-E", scripts / "run_op_from_data", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"run_op_from_data: {sys.executable} has no torch: install it for this Python\n"
+    assert done.stderr == f"run_op_from_data: {PYTHON} has no torch: install it for this Python\n"
 
 
 def test_the_wheel_says_for_which_torch_it_is(installed_wheel):
@@ -277,7 +277,7 @@ def backend(code, tmp_path, **environment):
     )
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'cmake')!r})\n{code}"],
+        [PYTHON, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'cmake')!r})\n{code}"],
         env={**clean, "PYTHONPATH": str(hidden), "PYTHONNOUSERSITE": "1", **environment},
         capture_output=True,
         text=True,
