@@ -140,8 +140,9 @@ double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
   double unit = 0;
   if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
-  if (facts_.tf32 && dtype == at::kFloat)
-    unit = std::max(unit, rounding_of(at::kHalf).unit);  // as many bits of mantissa
+  // TF32 has as many bits of mantissa as half. Its units cut the others off: either factor loses up to a spacing, where
+  // rounding loses half of it at most.
+  if (facts_.tf32 && dtype == at::kFloat) unit = std::max(unit, 4 * rounding_of(at::kHalf).unit);
   if (facts_.alone) {
     for (const at::Tensor& input : facts_.before) {
       if (input.defined()) unit = std::max(unit, rounding_of(input.scalar_type()).unit);

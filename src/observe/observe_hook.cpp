@@ -166,6 +166,10 @@ ObserveHook::ObserveHook(const ResolvedObserveOptions& options) : impl_(std::mak
 }
 ObserveHook::~ObserveHook() = default;
 
+Wants ObserveHook::wants() const {
+  return {.gradients = true, .device_values = impl_->options.detail >= 3, .progress = true};
+}
+
 std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   Impl& impl = *impl_;
   auto state = std::make_unique<State>();

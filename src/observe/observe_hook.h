@@ -45,7 +45,7 @@ class OP_TOOLS_API ObserveHook final : public Hook {
   ~ObserveHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.gradients = true, .progress = true}; }
+  Wants wants() const override;
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void step_begins(int64_t step) override;

@@ -10,6 +10,7 @@ losses must be the uncompared run's.
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import os
 import sys
@@ -67,7 +68,7 @@ def main() -> int:
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     options = parser.parse_args()
     if "sim" in options.devices:  # not beside CUDA: torch has one accelerator in a process
-        import op_tools.sim_device
+        importlib.import_module("op_tools.sim_device")
     wrong = 0
     for device, model, precision in itertools.product(options.devices, options.models, options.precisions):
         plain = train(model, device, precision, options.steps)

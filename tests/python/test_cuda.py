@@ -11,8 +11,13 @@ from torch import nn
 
 import op_tools
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),  # of bfloat16
+]
 LEVELS = ["torch", "aten"]
+# Kernels without a counterpart on the host, and calls without a form in a file.
+ONLY_ON_CUDA = [".*cudnn.*", ".*efficient_attention.*", ".*set_.*", ".*randint.*"]
 VALUE_READERS = ["OpAutoCompare", "OpCapture", "OpRecord", "OpOverflowCheck", "OpFallback"]
 
 
@@ -83,7 +88,7 @@ def test_cudas_own_kernels_are_right(level, dtype, tf32, tmp_path):
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = cudnn, matmul
     assert named(tool.result()) == []
-    assert tool.result().agrees > 500
+    assert tool.result().passed > 500
 
 
 def test_a_wrong_kernel_is_named(tmp_path):
@@ -118,7 +123,7 @@ def test_a_captured_graph_stays_what_it_is(name, level, tmp_path):
         assert account.lost["in_graph"] >= 2
 
 
-@pytest.mark.parametrize("name", VALUE_READERS)
+@pytest.mark.parametrize("name", [name for name in VALUE_READERS if name != "OpFallback"])  # which computes on the host
 def test_work_on_another_stream_is_waited_for(name, level, tmp_path):
     side = torch.cuda.Stream()
 
@@ -182,7 +187,7 @@ def test_the_peak_of_memory_is_the_allocators(tmp_path):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_captured_calls_replay(device, level, tmp_path):
-    with op_tools.OpCapture(level=level, output_dir=str(tmp_path)) as tool:
+    with op_tools.OpCapture(level=level, skip=ONLY_ON_CUDA, output_dir=str(tmp_path)) as tool:
         train(tool, steps=1)
     done = subprocess.run(
         [sys.executable, "-m", "op_tools.run_op_from_data", tmp_path, "--acc_check", "--device", device],
