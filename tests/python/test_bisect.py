@@ -345,7 +345,7 @@ def test_references(tmp_path, text):
         (["--band", "nan", "--", "x.py"], "band"),
         (["--metric", "(", "--", "x.py"], "regular expression"),
         (["--reference", "missing", "--", "x.py"], "missing"),
-        (["--reference", "r", "--check", "true", "--", "x.py"], "one of them"),
+        (["--reference", "r", "--check", "true", "--", "x.py"], "the one or the other"),
         (["--suspects", "missing", "--", "x.py"], "missing"),
         (["--resume", "--", "x.py"], "state.jsonl"),
         (["--", "./no_such_program"], "no_such_program"),
