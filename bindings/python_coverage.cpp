@@ -46,7 +46,8 @@ void bind_account(py::module_& module) {
     return made;
   };
   const auto dict_of = [](const Coverage& self) { return to_python(op_tools::to_value(self)); };
-  account.def(py::init([made_from](const py::kwargs& fields) { return made_from(fields); }))
+  account
+      .def(py::init([made_from](const py::kwargs& fields) { return made_from(fields); }))
       // py::dict by name: some versions of pybind11 want one type for what is saved and what is read.
       .def(py::pickle([dict_of](const Coverage& self) { return py::dict(dict_of(self)); }, made_from))
       .def(
