@@ -55,6 +55,8 @@ def step_of(
         loss = loss_of(model(x))
         loss.backward()
         optimizer.step()
+        if device != "cpu":
+            torch.accelerator.synchronize()
         return loss.detach()
 
     return step
@@ -76,7 +78,7 @@ def transformer(
     return step_of(model, torch.randn(batch, length, hidden), lambda out: out.square().mean(), device)
 
 
-def block(hidden: int = 1024, length: int = 512) -> Callable[[], torch.Tensor]:
+def block(hidden: int = 1024, length: int = 512, device: str = "cpu") -> Callable[[], torch.Tensor]:
     """Large operators, shaped like a language model's: the work of a tool on the bytes decides."""
     torch.manual_seed(0)
-    return step_of(Block(hidden, 16), torch.randn(1, length, hidden), lambda out: out.square().mean())
+    return step_of(Block(hidden, 16), torch.randn(1, length, hidden), lambda out: out.square().mean(), device)

@@ -1,6 +1,6 @@
 """Whole training steps with each tool on against off: LeNet, a transformer of small operators, a block as in language models.
 
-    ./dev bench models [--quick] [--models lenet transformer block]
+    ./dev bench models [--quick] [--models lenet transformer block] [--device cuda]
 
 "all": every operator; "linear": a filter that names the matrix products of the model only. The steps run in the scope, the
 files that still wait are written after it; capturing goes into containers.
@@ -41,20 +41,22 @@ def main() -> None:
     }
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", choices=steps, default=list(steps))
+    parser.add_argument("--device", default="cpu", help="of the models: cpu (the default), cuda")
     options = parser.parse_args()
     torch.set_num_threads(1)
     report = Report("models")
+    on_device = "" if options.device == "cpu" else f", on {options.device}"
     for model in options.models:
         title, make, count = steps[model]
         table = report.table(
-            f"{title}: a training step with the tool on, as a multiple of one without",
+            f"{title}{on_device}: a training step with the tool on, as a multiple of one without",
             "tool",
             "torch, all",
             "torch, linear",
             "aten, all",
             "aten, linear",
         )
-        step = make()
+        step = make(device=options.device)
 
         def plain(step=step, count=count) -> Spent:
             return spend(lambda: [step() for _ in range(count)]).per(count)
