@@ -17,7 +17,7 @@ from op_tools import _C
 from op_tools._base.verdict import Verdict
 from op_tools._conformance.case import Case, leaves_of, make_call
 from op_tools._conformance.lists import load_cases
-from op_tools._conformance.rows import NOT_JUDGED, PASSED
+from op_tools._conformance.rows import AGREES, NOT_JUDGED
 from op_tools._conformance.verdict import Judge
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -69,7 +69,7 @@ def trial(seed: int, *, clean: bool) -> Trial | None:
     with rounding("sim"):
         if clean:
             rows = judge.rows(case)
-            wrong = [row for row in rows if row.status not in (PASSED, NOT_JUDGED)]
+            wrong = [row for row in rows if row.status not in (AGREES, NOT_JUDGED)]
             said = "; ".join(f"{row.status} {row.phase}: {row.reason}" for row in wrong)
             verdict = Verdict.DIFFERS if wrong else Verdict.AGREES
             return Trial(f"{seed} {case.id}", "", False, 0.0, verdict, False, said)
@@ -93,8 +93,8 @@ def trial(seed: int, *, clean: bool) -> Trial | None:
                 return None
         with sim.fault(kind, ops=op, **arguments):
             rows = judge.rows(case)
-    wrong = [row for row in rows if row.status not in (PASSED, NOT_JUDGED)]
-    judged = any(row.status == PASSED for row in rows)
+    wrong = [row for row in rows if row.status not in (AGREES, NOT_JUDGED)]
+    judged = any(row.status == AGREES for row in rows)
     verdict = Verdict.DIFFERS if wrong else Verdict.AGREES if judged else Verdict.NOT_JUDGED
     named = any(_C.base_name(op) == _C.base_name(row.blamed) for row in wrong)
     matters = off > max(MATTERS, BEYOND_ROUNDING * rounded)

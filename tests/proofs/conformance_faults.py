@@ -26,7 +26,7 @@ from _workers import Progress
 from op_tools import _C
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.lists import load_cases
-from op_tools._conformance.rows import NOT_JUDGED, PASSED
+from op_tools._conformance.rows import AGREES, NOT_JUDGED
 from op_tools._conformance.shard_run import Session, WorkerPlan
 from op_tools._conformance.verdict import Judge
 
@@ -66,7 +66,7 @@ def operators_of(case, judge):
     with sim.fault("latency", microseconds=0) as seen:
         rows = judge.rows(case)
     statuses = {row.status for row in rows}
-    if PASSED not in statuses or not statuses <= {PASSED, NOT_JUDGED}:
+    if AGREES not in statuses or not statuses <= {AGREES, NOT_JUDGED}:
         return None
     return {op for op, _ in seen.log if not op_name(op).startswith(LEFT_OUT)}
 
@@ -79,7 +79,7 @@ def trial(cases, kind, op, where, judge):
         before, called = fault.hits, fault.matched
         with fault if where(case) else contextlib.nullcontext():
             rows = judge.rows(case)
-        wrong = [row for row in rows if row.status not in (PASSED, NOT_JUDGED)]
+        wrong = [row for row in rows if row.status not in (AGREES, NOT_JUDGED)]
         if fault.hits > before:
             hit += 1
             caught += bool(wrong)
@@ -152,7 +152,7 @@ def killed(kind, cases, op, folder):
     ended = {
         name for name, rows in rows_by_case.items() if rows[0].status == {"crash": "crashed", "hang": "hung"}[kind]
     }
-    wrong = {name: rows[0].status for name, rows in rows_by_case.items() if rows[0].status not in (PASSED, NOT_JUDGED)}
+    wrong = {name: rows[0].status for name, rows in rows_by_case.items() if rows[0].status not in (AGREES, NOT_JUDGED)}
     if ended != due or set(wrong) != due:
         print(f"{kind} of {op}: due {sorted(due)}, found {wrong}", flush=True)
     return ended == due and set(wrong) == due

@@ -1,5 +1,7 @@
 """Files that `cmake --install` and pip put on a machine work from there: programs, libraries, the CMake package, the wheel."""
 
+import ast
+import importlib.util
 import json
 import os
 import re
@@ -324,3 +326,23 @@ def test_warnings_are_no_errors_for_users():
     presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
     (base,) = [preset for preset in presets if preset["name"] == "base"]
     assert base["cacheVariables"]["OP_TOOLS_WERROR"] == "ON"
+
+
+def imported_names(path):
+    """(module, name) of what a file imports from the package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("op_tools"):
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_the_names_that_proofs_and_benchmarks_import_exist():
+    """They run by hand: a name that is gone would be seen by nobody."""
+    files = [*(ROOT / "tests" / "proofs").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    wanted = sorted({pair for path in files for pair in imported_names(path)})
+    assert len(wanted) > 50
+    gone = []
+    for module, name in wanted:
+        loaded = importlib.import_module(module)
+        if not hasattr(loaded, name) and importlib.util.find_spec(f"{module}.{name}") is None:
+            gone.append(f"{module}.{name}")
+    assert gone == []
