@@ -68,7 +68,7 @@ SavedCall full_call() {
   meta.state.autocast.push_back({c10::kCPU, at::kHalf});
   meta.state.autocast_cache = false;
   meta.state.num_threads = 3;
-  meta.state.process = {at::kDouble, true, at::Float32MatmulPrecision::MEDIUM};
+  meta.state.process = {at::kDouble, true, at::Float32MatmulPrecision::MEDIUM, false};
   meta.stack = {"train.py:3 step", "train.py:9 <module>"};
   meta.module = "ResNet.layer3.0.conv1";
   meta.time = 1754000000.25;
