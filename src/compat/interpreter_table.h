@@ -21,7 +21,7 @@ class InterpreterTable : public Table {
  public:
   explicit InterpreterTable(const Table& before) : before_(before) {}
 
-  // --- Not in every version.
+  // --- Not in every version. NOLINTBEGIN(modernize-use-override)
   void decref(PyObject* object) const { before_.decref(object); }
   void decref(PyObject* object, bool has_slot) const { before_.decref(object, has_slot); }
   bool try_incref(const c10::impl::PyObjectSlot& slot) const { return before_.try_incref(slot); }
@@ -30,6 +30,7 @@ class InterpreterTable : public Table {
     return before_.sym_is_contiguous(self, format);
   }
 
+  // NOLINTEND(modernize-use-override)
   // --- In every version.
   void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const override { before_.dispatch(op, stack); }
   std::string name() const override { return before_.name(); }

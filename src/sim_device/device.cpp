@@ -47,9 +47,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
   c10::DeviceIndex deviceCount() const noexcept override { return in_forked_child() ? 0 : kDevices; }
-  compat::DeviceCapability getDeviceCapability(c10::Device /*device*/) const {
-    return {};
-  }  // NOLINT: overrides, if torch asks
+  // NOLINTNEXTLINE(modernize-use-override): torch asks since 2.9
+  compat::DeviceCapability getDeviceCapability(c10::Device /*device*/) const { return {}; }
 
   c10::Device getDevice() const override { return device_at(device_of_thread); }
   void setDevice(c10::Device device) const override { exchange_device(device.index()); }

@@ -92,7 +92,7 @@ class DeviceMemory final : public Base {
   }
   void copy_data(void* to, const void* from, size_t count) const override { this->default_copy_data(to, from, count); }
 
-  // Of c10::DeviceAllocator (compat/allocators.h).
+  // Of c10::DeviceAllocator (compat/allocators.h). NOLINTBEGIN(modernize-use-override)
   bool initialized() { return true; }
   void emptyCache(compat::PoolId /*pool*/) {}
   void recordStream(const c10::DataPtr& /*pointer*/, c10::Stream /*stream*/) {}  // work holds its tensors
@@ -116,6 +116,7 @@ class DeviceMemory final : public Base {
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     return {kMemory - static_cast<size_t>(statistics(device).allocated_bytes), kMemory};
   }
+  // NOLINTEND(modernize-use-override)
 };
 
 // Host memory that the device reads and writes while the host goes on: ordinary memory that is known by its address.
@@ -132,12 +133,13 @@ class PinnedMemory final : public Base {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t count) const override { this->default_copy_data(to, from, count); }
 
-  // Of at::HostAllocator (compat/allocators.h).
+  // Of at::HostAllocator (compat/allocators.h). NOLINTBEGIN(modernize-use-override)
   bool record_event(void* /*pointer*/, void* /*context*/, c10::Stream /*stream*/) { return true; }
   void empty_cache() {}
   at::HostStats get_stats() { return {}; }
   void reset_accumulated_stats() {}
   void reset_peak_stats() {}
+  // NOLINTEND(modernize-use-override)
 
   static bool owns(const void* pointer) {
     const auto* address = static_cast<const char*>(pointer);
