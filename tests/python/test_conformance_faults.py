@@ -11,7 +11,7 @@ from op_tools._conformance import DEFAULT_SOURCES
 from op_tools._conformance.case import Case, make_call
 from op_tools._conformance.fault_cases import GROUPS, fault_cases
 from op_tools._conformance.lists import Filter, load_cases
-from op_tools._conformance.rows import FAILED, NOT_JUDGED
+from op_tools._conformance.rows import DIFFERS, NOT_JUDGED
 from op_tools._conformance.verdict import Judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce.. is in beta")
@@ -48,7 +48,7 @@ def wrong(cases, device):
     for case in cases:
         for row in judge.rows(case):
             assert row.status != NOT_JUDGED, (case.id, row.reason)
-            if row.status == FAILED:
+            if row.status == DIFFERS:
                 statuses[case.op.rpartition(".")[2]].add(case.dtype)
     return dict(statuses)
 

@@ -4,11 +4,11 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import PYTHON
 
 from op_tools._base import torch_version
 
@@ -59,7 +59,7 @@ def test_a_program_of_the_core_ends_with_one_sentence(build_dir, torch_of_9_8):
 
 
 def test_import_raises_with_both_versions(package_for_9_9):
-    status, _, err = ended(sys.executable, "-c", "import op_tools", PYTHONPATH=str(package_for_9_9))
+    status, _, err = ended(PYTHON, "-c", "import op_tools", PYTHONPATH=str(package_for_9_9))
     last = err.splitlines()[-1]
     assert status == 1
     assert last.startswith(
@@ -70,13 +70,13 @@ def test_import_raises_with_both_versions(package_for_9_9):
 
 
 def test_a_command_ends_with_one_sentence(package_for_9_9):
-    status, out, err = ended(sys.executable, "-m", "op_tools.run_op_from_data", PYTHONPATH=str(package_for_9_9))
+    status, out, err = ended(PYTHON, "-m", "op_tools.run_op_from_data", PYTHONPATH=str(package_for_9_9))
     assert (status, out) == (2, "")
     assert err.startswith("op-tools: op_tools was built with torch 9.9.1, but ") and err.count("\n") == 1
 
 
 def test_doctor_answers(package_for_9_9):
-    status, out, err = ended(sys.executable, "-m", "op_tools", "doctor", PYTHONPATH=str(package_for_9_9))
+    status, out, err = ended(PYTHON, "-m", "op_tools", "doctor", PYTHONPATH=str(package_for_9_9))
     assert (status, err) == (1, "")
     lines = out.splitlines()
     assert lines[0].startswith("op_tools     0, built with torch 9.9.1, in ")
