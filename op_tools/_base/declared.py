@@ -535,7 +535,7 @@ class MemoryRow:
     growth: float
     """Bytes per step, in the second half of the steps."""
     birth_steps: int
-    """Steps in which what is still allocated was allocated, or was made of what was."""
+    """Steps that allocated the memory that is still allocated, or the memory that it was made of."""
     first_step: int
     """The first step in which it allocated."""
     last_step: int
@@ -615,7 +615,7 @@ class DeviceMemoryRow:
     reserved_peak_bytes: int | None
     """The most of it."""
     unused_bytes: int | None
-    """What of the most no tensor used at that moment: fragmentation, and the rest of what it had just got."""
+    """The part of the most that no tensor used at that moment: fragmentation, and the rest of a block just got."""
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class PreparedCall:
             getattr(module, "manual_seed_all", torch.manual_seed)(self.seed)
 
     def run(self) -> Any:
-        """Makes the call; its outputs. Raises what the call raises."""
+        """Makes the call; its outputs. The call's exception passes through."""
         self.seed_generators()
         args, kwargs = self.args, self.kwargs
         if self.case.gradient and self.case.variant == "inplace":

@@ -123,7 +123,7 @@ def _far_away() -> Iterator[Case]:
 
 
 def _overlap() -> Iterator[Case]:
-    """In-place calls that read what they write, at other places: copies give the right result, each order of a loop another."""
+    """In-place calls that read the elements that they write, at other places: copies give the right result, each order of a loop another."""
     for dtype in ("float32", "int64"):
         recipe = "integers 1 9" if dtype == "int64" else "normal"
         make = functools.partial(TensorSpec, dtype=dtype, values=recipe, alias=0)

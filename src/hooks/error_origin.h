@@ -20,6 +20,11 @@ inline std::string ended_by_program(std::string_view what) {
   return std::string(kEndedByProgram).append(what);
 }
 
+// The device has no kernel of the operator: the text of c10::NotImplementedError.
+inline bool lacks_kernel(std::string_view error) {
+  return error.find("Could not run '") != std::string_view::npos && error.find("backend") != std::string_view::npos;
+}
+
 // Autograd refused the program's use of its tensors (writes a leaf or a view in place, records inference
 // tensors), or vmap refused an operator that draws random numbers. A run of the call on copies of its inputs has no
 // leaf, no view and no transform, so it returns.

@@ -6,14 +6,14 @@
 
 #include "compat/stream_capture.h"
 #include "hooks/op_call.h"
+#include "tensor/device_guard.h"
 
 namespace op_tools {
 
 bool is_recording_graph(c10::Device device) {
-  if (device.is_cpu() || device.is_meta() || !c10::impl::hasDeviceGuardImpl(device.type())) return false;
+  if (is_immediate(device)) return false;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::DeviceIndex index = device.has_index() ? device.index() : guard.getDevice().index();
-  return compat::is_capturing(guard, guard.getStream(c10::Device(device.type(), index)));
+  return compat::is_capturing(guard, guard.getStream(with_index(device)));
 }
 
 bool is_recorded_into_graph(OpCall& call) {
@@ -21,7 +21,10 @@ bool is_recorded_into_graph(OpCall& call) {
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
     if (!device && !tensor.is_cpu()) device = tensor.device();
   });
-  if (!device) device = call.frame().named_device();
+  if (!device) {
+    device = call.frame().named_device();
+    if (device && !is_there(*device)) return false;
+  }
   return device && is_recording_graph(*device);
 }
 

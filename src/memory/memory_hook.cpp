@@ -16,6 +16,7 @@
 #include "hooks/graph_capture.h"
 #include "memory/memory_table.h"
 #include "report/row_file.h"
+#include "tensor/device_guard.h"
 #include "tensor/memory_watch.h"
 #include "timing/stopwatch.h"
 
@@ -105,7 +106,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
     const bool parameter = tensor.requires_grad() && tensor.is_leaf();
     if (parameter || !tensor.is_cpu()) impl_->table->given(tensor.storage(), parameter);
   });
-  if (const auto named = call.frame().named_device()) add_device(*named);
+  if (const auto named = call.frame().named_device(); named && is_there(*named)) add_device(*named);
   if (!state->devices.empty()) {
     state->watch.emplace([one = state.get(), table = impl_->table.get()](const MemoryReport& report) {
       table->reported(one->call, report);

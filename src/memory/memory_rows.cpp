@@ -21,7 +21,7 @@ const Columns<MemoryRow>& MemoryRow::columns() {
           {"leaks", &MemoryRow::leaks, "it grows with the steps"},
           {"growth", &MemoryRow::growth, "bytes per step, in the second half of the steps"},
           {"birth_steps", &MemoryRow::birth_steps,
-           "steps in which what is still allocated was allocated, or was made of what was"},
+           "steps that allocated the memory that is still allocated, or the memory that it was made of"},
           {"first_step", &MemoryRow::first_step, "the first step in which it allocated"},
           {"last_step", &MemoryRow::last_step, "the last step in which it allocated"},
           {"freed_by", &MemoryRow::freed_by, "the operator in which the last block was freed, or between which"},
@@ -82,7 +82,7 @@ const Columns<DeviceMemoryRow>& DeviceMemoryRow::columns() {
            "the allocator's last figure of its memory of the device, with the part that it keeps for later"},
           {"reserved_peak_bytes", &DeviceMemoryRow::reserved_peak_bytes, "the most of it"},
           {"unused_bytes", &DeviceMemoryRow::unused_bytes,
-           "what of the most no tensor used at that moment: fragmentation, and the rest of what it had just got"},
+           "the part of the most that no tensor used at that moment: fragmentation, and the rest of a block just got"},
       }};
   return all;
 }

@@ -1,11 +1,12 @@
 #include "timing/call_timer.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "tensor/device_guard.h"
 
 namespace op_tools {
 
@@ -18,7 +19,7 @@ TimedThread& TimedThread::current() {
 
 void CallDevices::add_other(c10::Device device) {
   if (device.is_meta()) return;
-  if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  device = with_index(device);
   if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) devices_.push_back(device);
 }
 

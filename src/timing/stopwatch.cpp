@@ -11,18 +11,10 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "tensor/device_guard.h"
 
 namespace op_tools {
 namespace {
-
-// A device whose work is done when the call returns, as far as torch knows: a backend without a guard cannot be asked.
-bool is_immediate(c10::Device device) {
-  return device.is_cpu() || device.is_meta() || !c10::impl::hasDeviceGuardImpl(device.type());
-}
-
-c10::DeviceIndex index_of(c10::Device device, const c10::impl::VirtualGuardImpl& guard) {
-  return device.has_index() ? device.index() : guard.getDevice().index();
-}
 
 // By device type: how its work is waited for. Learned at the first failure: asking again would cost an exception each
 // time.
@@ -60,7 +52,7 @@ void wait_for_device(c10::Device device) {
   static std::array<std::atomic<Wait>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> known{};
   std::atomic<Wait>& how = known.at(static_cast<size_t>(device.type()));
   const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Device exact(device.type(), index_of(device, guard));
+  const c10::Device exact = with_index(device);
   if (how.load(std::memory_order_relaxed) == Wait::kDevice) {
     try {
       guard.synchronizeDevice(exact.index());
@@ -102,8 +94,7 @@ DeviceClock::~DeviceClock() {
 }
 
 DeviceClock::PerDevice& DeviceClock::of_locked(c10::Device device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Device exact(device.type(), index_of(device, guard));
+  const c10::Device exact = with_index(device);
   for (PerDevice& one : devices_) {
     if (one.device == exact) return one;
   }

@@ -1,7 +1,5 @@
 #include "timing/time_hook.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <map>
 #include <new>
@@ -14,6 +12,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/graph_capture.h"
 #include "hooks/signature.h"
+#include "tensor/device_guard.h"
 #include "tensor/memory_watch.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/profiler.h"
@@ -32,12 +31,6 @@ int64_t bytes_of(const at::Tensor& tensor, at::IntArrayRef sizes) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (impl.layout() != at::kStrided || impl.has_symbolic_sizes_strides()) return 0;
   return c10::multiply_integers(sizes) * static_cast<int64_t>(impl.itemsize());
-}
-
-// A device may be named that this process has not (torch.device("xla", 0)): there is nothing to wait for.
-bool is_there(c10::Device device) {
-  return c10::impl::hasDeviceGuardImpl(device.type()) &&
-         std::max<int>(device.index(), 0) < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
 }
 
 // Memory for the state of this thread's next call: states come in turn.

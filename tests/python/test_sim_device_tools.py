@@ -211,3 +211,16 @@ def test_a_devices_statistics_take_few_operators(tensor, most, tmp_path):
     recorded("first", True)  # makes the tables
     values = 2  # before and after the call
     assert recorded("with", True) - recorded("without", False) <= values * most
+
+
+@pytest.mark.parametrize(
+    "name", ["OpAutoCompare", "OpCapture", "OpMemoryCheck", "OpOverflowCheck", "OpRecord", "OpTimeMeasure"]
+)
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_device_that_is_not_there_is_the_programs_error_alone(name, level, tmp_path):
+    options = {"guard": True} if name == "OpMemoryCheck" else {}
+    with getattr(op_tools, name)(level=level, output_dir=str(tmp_path), **options) as tool:
+        with pytest.raises(RuntimeError, match="sim has devices 0 to 1, not 9"):
+            torch.empty(2, device="sim:9")
+        torch.ones(2, device="sim").relu()
+    assert not tool.result().coverage.off

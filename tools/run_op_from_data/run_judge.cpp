@@ -117,11 +117,6 @@ std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, con
 }  // namespace
 
 namespace {
-// The text of c10::NotImplementedError, which comes through Python as text alone.
-bool lacks_kernel(const std::string& raised) {
-  return raised.find("Could not run '") != std::string::npos && raised.find("backend") != std::string::npos;
-}
-
 bool is_on_cuda(const TestRun& run) {
   const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
   return std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.is_cuda(); });
