@@ -104,6 +104,10 @@ void bind_record(py::module_& module) {
     const py::gil_scoped_release no_gil;
     return std::make_shared<Recording>(read_recording(path));
   });
+  module.def(
+      "recording_before_step",
+      [](const Recording& run, int64_t step) { return std::make_shared<Recording>(before_step(run, step)); },
+      py::arg("run"), py::arg("step"));
   module.def("find_recordings", [](const py::str& path) {
     py::list found;
     for (const std::string& file : find_recordings(path_of(path))) found.append(text_of(file));

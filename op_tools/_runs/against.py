@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from .._base.core import Error, compare_runs, log_warn, read_recording
+from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
 from .._base.declared import RunRow, ToolOptions
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
@@ -79,6 +79,7 @@ class OpAgainst(Together):
         self._fusions = [(list(one), list(other)) for one, other in fusions]
         self._first: RunRow | None = None
         self._path, self._steps, self._calls, self._is_over = "", 0, 0, False
+        self._ended_steps, self._left_out_steps = 0, False  # left out: the last comparison was with a part of A
         self._failure = ""  # the error that ended the comparison
 
     def _make(self) -> Sequence[Tool]:
@@ -89,6 +90,7 @@ class OpAgainst(Together):
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
         self._record, self._capture = OpRecord(**options), OpCapture(**options, format="folders", dedupe=False)
         self._first, self._path, self._steps, self._calls, self._is_over, self._failure = None, "", 0, 0, False, ""
+        self._ended_steps, self._left_out_steps = 0, False  # left out: the last comparison was with a part of A
         return [self._capture, self._record]
 
     def step(self) -> None:
@@ -98,7 +100,8 @@ class OpAgainst(Together):
             SystemExit: the runs part in it, and stop=True.
         """
         super().step()
-        self._compare()
+        self._ended_steps += 1
+        self._compare(until_step=self._ended_steps)
         if self._first is not None and self._stop and not self._is_over:
             self._is_over = True
             raise SystemExit(status_of(Verdict.DIFFERS))
@@ -113,26 +116,34 @@ class OpAgainst(Together):
             reasons += self._record.coverage().reasons()
         return LiveResult(self._record.path, self._first, self._path, self._steps, reasons)
 
-    def _compare(self) -> None:
-        """Compares all that was recorded so far. A failure in here is no failure of the program."""
+    def _compare(self, until_step: int | None = None) -> None:
+        """Compares all that was recorded so far. A failure in here is no failure of the program.
+
+        Args:
+            until_step: the steps of A from this one on are not in B yet. None: B is over.
+        """
         if self._first is not None or self._is_over:
             return
         try:
             self._record.flush()
             self._capture.flush()
-            if (calls := self._record.result().calls) > self._calls:
+            calls = self._record.result().calls
+            if calls > self._calls or (calls and until_step is None and self._left_out_steps):
                 self._calls = calls
-                self._look()
+                self._look(until_step)
         except Exception as error:
             self._is_over, self._failure = True, str(error)
             log_warn(f"against: the program is no longer compared: {error}")
 
-    def _look(self) -> None:
+    def _look(self, until_step: int | None) -> None:
         b = read_recording(self._record.path)
         rank = rank_of(b)
         if rank not in self._of_a:
             raise Error(f"A has no rank {rank}")
-        compared = compare_runs(self._of_a[rank], b, noise=self._of_noise.get(rank), fusions=self._fusions)
+        all_of_a = self._of_a[rank]
+        a = all_of_a if until_step is None else recording_before_step(all_of_a, until_step)
+        self._left_out_steps = a.calls < all_of_a.calls
+        compared = compare_runs(a, b, noise=self._of_noise.get(rank), fusions=self._fusions)
         self._steps += 1
         root = (
             self._capture.result().root

@@ -258,6 +258,10 @@ constexpr OpFamily kFamilies[] = {
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
      "linalg_pinv pinv linalg_matrix_rank matrix_rank linalg_lstsq lstsq"},
+    {kGradientReadsResult, "its gradient is made of its result",
+     "tanh tanh_ sigmoid sigmoid_ exp exp_ exp2 exp2_ expm1 expm1_ sqrt sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ tan "
+     "tan_ erfinv erfinv_ hypot hypot_ prod cumprod cumprod_ softmax softmin log_softmax gumbel_softmax logsumexp "
+     "logcumsumexp std std_mean norm linalg_norm linalg_vector_norm dist cdist pairwise_distance"},
 };
 
 // When a call of a family of kDrawsInTraining draws: where each of the named parameters, as given or by default, is
@@ -453,6 +457,8 @@ std::string_view trait_name(OpTrait trait) {
       return "moves";
     case kHasDefaultByDtype:
       return "has_a_default_by_dtype";
+    case kGradientReadsResult:
+      return "gradient_reads_the_result";
   }
   return "";
 }

@@ -64,6 +64,7 @@ enum class OpTrait : uint8_t {
   kSelects,                  // the elements of the result are elements of the input: nothing is computed
   kMoves,                    // gives the tensor on another device, or in another dtype
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
+  kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
 };
 
 struct OpFamily {

@@ -127,4 +127,8 @@ struct Recording {
   }
 };
 
+// The recording as it was when step `step` began, its file's path included. Values of later calls are unknown, and in
+// no call.
+OP_TOOLS_API Recording before_step(const Recording& run, int64_t step);
+
 }  // namespace op_tools

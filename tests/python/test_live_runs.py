@@ -293,3 +293,35 @@ def test_a_damaged_capture_is_a_problem_and_the_program_goes_on(tmp_path):
     json.dumps([row.verdict for row in result.rows])
     with pytest.raises(op_tools.Error, match="nothing"):
         op_tools.OpShadow(tmp_path / "nothing")
+
+
+def test_a_step_is_compared_with_the_steps_of_a_until_then(tmp_path):
+    """A recurrent network has other formulas on the CPU; each step's gradients and parameters say that they agree."""
+
+    def trains(device, tool):
+        torch.manual_seed(3)
+        net, head = nn.GRU(6, 5).to(device), nn.Linear(5, 3).to(device)
+        optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+        x = torch.randn(4, 2, 6).to(device)
+        with tool:
+            for _ in range(3):
+                optimizer.zero_grad()
+                head(net(x)[0]).logsumexp(-1).sum().backward()
+                optimizer.step()
+                tool.step()
+
+    recorded = op_tools.OpRecord(output_dir=tmp_path / "a", level="aten")
+    trains("cpu", recorded)
+    against = op_tools.OpAgainst(recorded.result().path, output_dir=tmp_path)
+    sim.set_rounding(True)
+    try:
+        trains("sim", against)
+    finally:
+        sim.set_rounding(False)
+    assert against.result().ok, against.result()
+    whole = op_tools._base.core.read_recording(recorded.result().path)
+    ranks = [op_tools._base.core.recording_before_step(whole, step) for step in range(4)]
+    assert [run.calls for run in ranks] == sorted({run.calls for run in ranks})
+    assert ranks[0].calls == ranks[0].values == 0 and ranks[3].calls == whole.calls
+    step_of = [whole.call(number)[4] for number in range(whole.calls)]
+    assert ranks[2].calls == sum(step < 2 for step in step_of)

@@ -148,7 +148,8 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
   try {
     const InternalGuard ours;
     with_program_state(variant, [&] {
-      forward.gradients = forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients);
+      forward.gradients =
+          forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients, output_gradients);
     });
   } catch (const std::exception& error) {
     hold_for_program(error);
@@ -193,7 +194,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
         (hold_for_program(error) ? run.impossible : run.raised) = exception_text(error);
       }
       if (run.returned() && output_gradients) {
-        run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving);
+        run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving, *output_gradients);
       }
     });
     for (size_t i = 0; i < versions.size(); ++i) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -321,7 +323,47 @@ bool overlap_otherwise(const at::Tensor& one, const at::Tensor& other) {
   return !same_places && share_bytes(one, other);
 }
 
-constexpr int kGradientSamples = 100;  // added to the sample: output gradients change otherwise than the inputs
+// Added to the sample: output gradients and results change otherwise than the inputs.
+constexpr int kGradientSamples = 100;
+constexpr int kResultSamples = 200;
+
+RunVariant with_samples_from(RunVariant variant, int first) {
+  variant.sample += first;
+  return variant;
+}
+
+// Results, which autograd saved for the backward, changed by their rounding as long as this lives: a device rounds them
+// otherwise, and 1 - tanh^2 multiplies that where tanh is next to 1. Changed below autograd's version counters.
+class ChangedResults {
+ public:
+  // `recorded`: their gradients in the dtypes of the recording, which are those of the results; undefined: the
+  // backward does not begin there.
+  ChangedResults(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& recorded,
+                 const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
+    std::vector<at::Tensor> read = results;
+    for (size_t i = 0; i < read.size(); ++i) {
+      const bool is_read = i < recorded.size() && recorded[i].defined() && has_elements_in_memory(read[i]);
+      if (!is_read) read[i] = at::Tensor();
+      if (is_read) before_.emplace_back(read[i].storage(), bytes_of(read[i].storage()));
+    }
+    RunVariant by_own_rounding = with_samples_from(variant, kResultSamples);
+    by_own_rounding.coarse = true;  // a result was rounded to its dtype, whatever the sums were accumulated in
+    perturb(read, recorded, by_own_rounding, autocast);
+  }
+  ~ChangedResults() {
+    for (auto& [storage, bytes] : before_) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
+  }
+  ChangedResults(const ChangedResults&) = delete;
+  ChangedResults& operator=(const ChangedResults&) = delete;
+
+ private:
+  static std::vector<std::byte> bytes_of(const c10::Storage& storage) {
+    const auto* first = static_cast<const std::byte*>(storage.data());
+    return {first, first + storage.nbytes()};
+  }
+
+  std::vector<std::pair<c10::Storage, std::vector<std::byte>>> before_;
+};
 
 }  // namespace
 
@@ -357,7 +399,10 @@ CallArguments with_memory_of_their_own(const CallArguments& call, const std::vec
 
 VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
                              std::optional<c10::ScalarType> autocast)
-    : variant_(variant), autocast_(autocast), moved_(moved_call(prepared(recorded, name, variant), variant, autocast)) {
+    : variant_(variant),
+      autocast_(autocast),
+      gradient_reads_result_(has_trait(base_name(name), OpTrait::kGradientReadsResult)),
+      moved_(moved_call(prepared(recorded, name, variant), variant, autocast)) {
   const Values& parts = *sequence_items(moved_.args());
   arguments_ = {parts[0], parts[1], parts[2]};
   if (variant.in_float64()) arguments_ = without_half_to_float(std::move(arguments_), base_name(name));
@@ -389,14 +434,15 @@ std::vector<at::Tensor> VariantInputs::output_gradients(const std::vector<at::Te
                                                                                          : golden_dtype(own);
     copies.push_back(gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true));
   }
-  RunVariant variant = variant_;
-  variant.sample += kGradientSamples;
-  perturb(copies, recorded, variant, autocast_);
+  perturb(copies, recorded, with_samples_from(variant_, kGradientSamples), autocast_);
   return copies;
 }
 
 std::vector<at::Tensor> VariantInputs::input_gradients(const std::vector<at::Tensor>& outputs,
-                                                       const std::vector<at::Tensor>& output_gradients) const {
+                                                       const std::vector<at::Tensor>& output_gradients,
+                                                       const std::vector<at::Tensor>& recorded) const {
+  std::optional<ChangedResults> changed;
+  if (gradient_reads_result_ && variant_.changes_inputs()) changed.emplace(outputs, recorded, variant_, autocast_);
   return gradients_at(edges(), outputs, output_gradients, /*keep_graph=*/false);
 }
 

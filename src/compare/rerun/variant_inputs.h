@@ -48,14 +48,18 @@ class OP_TOOLS_API VariantInputs {
   // The output gradients with which this run goes backward: changed as the inputs are.
   std::vector<at::Tensor> output_gradients(const std::vector<at::Tensor>& recorded) const;
   // Gradients of tensors() after a run with grad mode on, undefined where the run gives none. Uses up the graph.
+  // `recorded`: the output gradients in the dtypes of the recording. The backward reads `outputs` changed by their
+  // rounding where the inputs were changed and the operator's gradient is made of its result.
   std::vector<at::Tensor> input_gradients(const std::vector<at::Tensor>& outputs,
-                                          const std::vector<at::Tensor>& output_gradients) const;
+                                          const std::vector<at::Tensor>& output_gradients,
+                                          const std::vector<at::Tensor>& recorded) const;
   // Where the gradients of tensors() arrive; invalid for those that require none.
   std::vector<GradientEdge> edges() const;
 
  private:
   const RunVariant variant_;
   const std::optional<c10::ScalarType> autocast_;
+  const bool gradient_reads_result_;
   const MovedCall moved_;
   CallArguments arguments_;
   std::vector<at::Tensor> tensors_;
