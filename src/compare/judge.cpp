@@ -176,7 +176,10 @@ class Relative {
     const double few = error.numel < kFewElements ? 1.5 : 1;
     const double times = alone ? kAloneFactor : 1;
     const double grown = floor_growth(alone);
-    const double rmse_floor = ((numbers_.rmse_floor + 1 / std::sqrt(n)) * unit_ + grown) * error.golden_rms;
+    // Elements that are small beside the largest average nothing: its error alone may be that of a single number.
+    const double averaged = (numbers_.rmse_floor + 1 / std::sqrt(n)) * error.golden_rms;
+    const double of_largest = (numbers_.rmse_floor + 1) * error.golden_max / std::sqrt(n);
+    const double rmse_floor = std::max(averaged, of_largest) * unit_ + grown * error.golden_rms;
     const double least = rounding_.least * rounding_.unit;
     criteria_.push_back(
         {Deciding::kRmse, error.rmse, numbers_.rmse_ratio * few * reference.rmse + times * rmse_floor + least});

@@ -615,7 +615,7 @@ def _rounding():
 
 @pytest.mark.usefixtures("_rounding")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("op", ["tanh", "sigmoid", "rsqrt", "logsumexp", "tan", "expm1"])
+@pytest.mark.parametrize("op", ["tanh", "sigmoid", "rsqrt", "logsumexp", "exp", "expm1"])
 def test_a_gradient_made_of_a_result_next_to_a_bound_is_judged_by_the_result_s_rounding(op, dtype):
     """1 - tanh^2 of a tanh that is next to 1 multiplies the last bit of that tanh."""
     program = {"rsqrt": lambda x: (x.abs() + 0.01).rsqrt(), "logsumexp": lambda x: x.logsumexp(-1)}.get(

@@ -43,7 +43,7 @@ struct Rounding {
 // Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
 // plus a floor. Floors of rmse and max count units of the dtype, of the golden's root mean square and of its largest
 // value; they grow with sqrt(K) of the dtype in which sums are accumulated, K being the elements that go into a result.
-// With n elements, rmse's floor has 1/sqrt(n) more.
+// With n elements, rmse's floor has 1/sqrt(n) more, and is at least floor + 1 of the largest value over sqrt(n).
 struct RelativeNumbers {
   double rmse_ratio, max_ratio, ulp_ratio;
   double rmse_floor, max_floor, ulp_floor;
