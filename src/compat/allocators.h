@@ -16,6 +16,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "compat/defined.h"
+
 namespace c10 {
 struct DeviceAllocator;
 }
@@ -24,11 +26,6 @@ struct HostAllocator;
 }
 
 namespace op_tools::compat {
-
-template <typename Type>
-concept Defined = requires {
-  sizeof(Type);
-};
 
 template <typename Type>
 using OrAllocator =

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "compat/boxed_call.h"
 #include "tensor/rnn_cells.h"
 
 namespace op_tools {
@@ -48,7 +49,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) co
   if (ours_ && all_on_cpu(*stack)) {
     ours_->callBoxed(op, c10::DispatchKeySet(), stack);
   } else {
-    op.callBoxed(stack);
+    compat::call_boxed(op, *stack, [&] { op.callBoxed(stack); });
   }
 }
 
@@ -57,7 +58,7 @@ void CpuKernel::redispatch(const c10::OperatorHandle& op, torch::jit::Stack* sta
   if (ours_) {
     ours_->callBoxed(op, kKeys, stack);
   } else {
-    op.redispatchBoxed(kKeys, stack);
+    compat::call_boxed(op, *stack, [&] { op.redispatchBoxed(kKeys, stack); });
   }
 }
 

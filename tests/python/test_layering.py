@@ -135,7 +135,7 @@ RULES = {
 MAY_INCLUDE = {
     "base": set(),
     "compat": set(),
-    "tensor": {"base"},
+    "tensor": {"base", "compat"},
     "report": {"base", "tensor"},
     "pth": {"base", "compat", "tensor"},
     "autograd": {"base", "tensor"},
