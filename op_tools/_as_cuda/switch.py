@@ -31,6 +31,11 @@ def _no_effect(*_: Any, **__: Any) -> int:
     return 0
 
 
+def _takes_none(*_: Any) -> bool:
+    """Whether a library of NVIDIA's may compute with these tensors, which are no CUDA tensors."""
+    return False
+
+
 def _patch_cuda_module(rules: list[Rule]) -> None:
     """torch.cuda stays the same module with other contents; so do its submodules."""
     for rule in rules:
@@ -47,6 +52,9 @@ def _patch_cuda_module(rules: list[Rule]) -> None:
     for name in ("start", "stop", "init"):
         if hasattr(torch.cuda.profiler, name):
             _patches.set(torch.cuda.profiler, name, _no_effect)
+    # Torch asks them where is_cuda is true, and a CUDA build has the libraries: recurrent modules, DataParallel.
+    _patches.set(torch.backends.cudnn, "is_acceptable", _takes_none)
+    _patches.set(torch.cuda.nccl, "is_available", _takes_none)
     _patches.set(torch.cuda, "_lazy_init", _no_effect)
     _patches.set(torch.cuda, "_is_in_bad_fork", lambda: False)
 

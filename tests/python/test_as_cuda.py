@@ -416,6 +416,26 @@ def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
     assert shown[0] == shown[1] != ""
 
 
+# From 2.14 on.
+NEWER = {"export_dot", "export_graph_data", "graph_annotations"}
+SINCE_2_12 = {"caching_allocator_disabled", "current_solver_handle"}
+
+
 def test_no_name_of_the_table_is_gone_from_torch():
     listed = {*cuda_module.CONSTANTS, *cuda_module.NO_EFFECT, *cuda_module.REFUSED, *cuda_module.LEFT}
-    assert listed - set(torch.cuda.__all__) == set()
+    missing = listed - set(torch.cuda.__all__)
+    minor = tuple(map(int, torch.__version__.split(".")[:2]))
+    assert missing == (NEWER if minor < (2, 14) else set()) | (SINCE_2_12 if minor < (2, 12) else set())
+
+
+def test_libraries_of_nvidia_are_asked_for_nothing():
+    """A CUDA build of torch has them, and asks them for tensors whose is_cuda is true."""
+    done = launched(
+        "-c",
+        "import torch, op_tools.sim_device, op_tools.as_cuda\n"
+        "torch._C._nccl_all_reduce = torch._C._has_cudnn = True\n"
+        "torch.backends.cudnn._init = lambda: True\n"
+        "x = torch.ones(2, device='cuda')\n"
+        "print(x.is_cuda, torch.backends.cudnn.is_acceptable(x), torch.cuda.nccl.is_available([x]))",
+    )
+    assert done.stdout.splitlines()[-1] == "True False False"
