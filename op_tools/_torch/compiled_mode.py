@@ -7,7 +7,6 @@ were no tool, and the tools see the calls of the compiled code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,10 +27,10 @@ _stays_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as 
 class TorchFunctionMode(torch.overrides.TorchFunctionMode):
     """The mode of the torch-level tools; its calls come to the extension."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    # (self, func, types, args, kwargs); the torch.compile of 2.11 leaves self out.
+    def __torch_function__(*call: Any) -> Any:
         """For torch.compile alone."""
+        func, _, args, kwargs = call[-4:]
         if not _stays_whole():
             # The break belongs to the caller: a break in here would be reached again in the code after it, without end. A
             # torch that cannot break inside a called function (before 2.10) has nothing to disable.
