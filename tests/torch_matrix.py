@@ -253,14 +253,16 @@ def ends_with_a_sentence(row: Row, other: Row) -> list[str]:
         text=True,
         check=True,
     ).stdout.strip()
-    libraries = {**environment, "LD_PRELOAD": str(Path(site).parent / "lib" / "libtorch_cpu.so")}
+    libraries = {**environment, "LD_LIBRARY_PATH": str(Path(site).parent / "lib")}
     problems = []
     for title, command, variables in (
         ("import", [other.interpreter, "-W", "ignore", "-c", "import op_tools"], environment),
         ("command", [other.interpreter, "-W", "ignore", "-m", "op_tools.run_op_from_data", "nowhere"], environment),
         ("program", [row.build / "run_op_from_data", "--jobs", "2", "nowhere"], libraries),
     ):
-        done = subprocess.run(list(map(str, command)), env=variables, capture_output=True, text=True, check=False)
+        words = list(map(str, command))
+        # Not in the sources, whose package Python would find first.
+        done = subprocess.run(words, cwd=row.folder, env=variables, capture_output=True, text=True, check=False)
         last = (done.stderr.splitlines() or [""])[-1]
         if done.returncode <= 0 or done.returncode >= 128 or "install torch" not in last.lower():
             problems.append(f"{title}: status {done.returncode}: {last[:200]}")
