@@ -4,7 +4,6 @@
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -14,9 +13,7 @@
 #include "calls/capture_paths.h"
 #include "calls/random_state.h"
 #include "calls/saved_call.h"
-#include "calls/schema_text.h"
 #include "calls/snapshot.h"
-#include "hooks/stack_source.h"
 #include "pth/pth.h"
 
 namespace op_tools {
@@ -74,20 +71,12 @@ size_t bytes_of_tensors(OpCall& call) {
 }
 
 SavedCall saved_call(OpCall& call, int64_t rank) {
-  SavedCall saved;
   // The torch level has no tags: whether the call draws random numbers is known when it has ended.
   const bool may_draw = !call.op || call.op->hasTag(at::Tag::nondeterministic_seeded);
-  if (may_draw) saved.rng = RandomWatch(call.args(), call.kwargs()).all();
-  static_cast<CallInfo&>(saved.meta) = CallInfo::of(call);
-  saved.meta.schema = schema_text(call.op, call.name);
-  saved.meta.rank = rank;
+  SavedCall saved;
+  saved.set_call(CallMeta::of(CallBefore::of(call), CallAfter::of(call, rank)),
+                 may_draw ? RandomWatch(call.args(), call.kwargs()).all() : Value());
   saved.meta.random = call.op && may_draw;
-  saved.meta.state = ProgramState::of(call);
-  saved.meta.stack = current_stack();
-  saved.meta.module = call.module();
-  saved.meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  saved.name = call.name;
-  saved.id = call.id;
   saved.set_inputs(take_snapshot(make_tuple({call.args(), call.kwargs()}), ""));
   return saved;
 }

@@ -4,75 +4,16 @@
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/ScalarType.h>
-#include <torch/version.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
-#include "base/version.h"
-#include "hooks/module_path.h"
+#include "calls/schema_text.h"
 #include "hooks/op_traits.h"
-#include "report/json_writer.h"
 
 namespace op_tools {
 namespace {
-
-using Form = JsonWriter::Form;
-
-void add_tensors(JsonWriter& json, std::string_view key, const std::vector<TensorMeta>& tensors) {
-  json.begin_array(Form::kLines, key);
-  for (const TensorMeta& tensor : tensors) {
-    json.begin_object(Form::kOneLine);
-    json.add("shape", tensor.shape);
-    json.add("dtype", torch_name(tensor.dtype));
-    json.add("device", tensor.device.str());
-    json.add("layout", torch_name(tensor.layout));
-    json.add("requires_grad", tensor.requires_grad);
-    json.add("is_leaf", tensor.is_leaf);
-    if (tensor.storage >= 0) {
-      json.add("stride", tensor.stride);
-      json.add("storage", tensor.storage);
-      json.add("offset", tensor.offset);
-    }
-    json.end();
-  }
-  json.end();
-}
-
-void add_state(JsonWriter& json, const ProgramState& state) {
-  json.begin_object(Form::kOneLine, "state");
-  if (state.grad_enabled) json.add("grad_enabled", *state.grad_enabled);
-  json.add("inference_mode", state.inference_mode);
-  json.begin_object(Form::kOneLine, "autocast");
-  for (const auto& [type, dtype] : state.autocast) {
-    json.add(c10::DeviceTypeName(type, /*lower_case=*/true), torch_name(dtype));
-  }
-  json.end();
-  json.add("autocast_cache", state.autocast_cache);
-  const ProcessState& process = state.process;
-  if (process.default_dtype) json.add("default_dtype", torch_name(*process.default_dtype));
-  if (state.num_threads) json.add("num_threads", *state.num_threads);
-  if (process.deterministic) json.add("deterministic", *process.deterministic);
-  if (process.float32_matmul_precision) {
-    json.add("float32_matmul_precision", precision_name(*process.float32_matmul_precision));
-  }
-  if (process.cudnn_tf32) json.add("cudnn_tf32", *process.cudnn_tf32);
-  json.end();
-}
-
-void add_unsupported(JsonWriter& json, const std::vector<Note>& notes) {
-  json.begin_array(Form::kLines, "unsupported");
-  for (const Note& note : notes) {
-    json.begin_object(Form::kOneLine);
-    json.add("where", note.where);
-    json.add("type", note.type);
-    json.add("why", note.why);
-    json.end();
-  }
-  json.end();
-}
 
 constexpr std::pair<at::Float32MatmulPrecision, const char*> kPrecisions[] = {
     {at::Float32MatmulPrecision::HIGHEST, "highest"},
@@ -118,38 +59,34 @@ at::Float32MatmulPrecision precision_from_name(std::string_view name) {
   throw Error("'" + std::string(name) + "' is no float32_matmul_precision: highest, high, medium");
 }
 
-std::string CallMeta::to_json() const {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object(Form::kLines);
-  json.add("format", 1);
-  json.add("name", name);
-  json.add("level", to_string(level));
-  json.add("id", id);
-  json.add("step", step);
-  json.add("rank", rank);
-  json.add("pid", getpid());
-  if (!schema.empty()) json.add("schema", schema);
-  if (!aten_name.empty()) json.add("aten", aten_name);
-  if (!module.empty()) {
-    json.add("module", without_model(module));
-    json.add("model", std::string_view(module).substr(0, module.find('.')));
-  }
-  if (!error.empty()) json.add("error", error);
-  if (identity) json.add("identity", true);
-  add_tensors(json, "inputs", inputs);
-  add_tensors(json, "outputs", outputs);
-  add_state(json, state);
-  json.add("rng_consumed", random);
-  json.begin_array(Form::kLines, "stack");
-  for (const std::string& line : stack) json.add(line);
-  json.end();
-  if (!unsupported.empty()) add_unsupported(json, unsupported);
-  json.add("time", time);
-  json.add("torch", TORCH_VERSION);
-  json.add("op_tools", version());
-  json.end();
-  return text;
+CallBefore CallBefore::of(OpCall& call) {
+  return {ProgramState::of(call), current_lines(), call.module()};
+}
+
+CallAfter CallAfter::of(OpCall& call, int64_t rank, bool with_schema) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.position = CallPosition::of(call),
+          .name = call.name,
+          .error = call.error,
+          .rank = rank,
+          .schema = with_schema ? &schema_text(call.op, call.name) : nullptr,
+          .identity = call.frame().is_identity(),
+          .time = std::chrono::duration<double>(now).count()};
+}
+
+CallMeta CallMeta::of(CallBefore before, const CallAfter& after) {
+  CallMeta meta;
+  static_cast<CallPosition&>(meta) = after.position;
+  meta.name = after.name;
+  meta.error = after.error;
+  meta.rank = after.rank;
+  if (after.schema) meta.schema = *after.schema;
+  meta.identity = after.identity;
+  meta.time = after.time;
+  meta.state = std::move(before.state);
+  for (const std::string* const line : before.stack) meta.stack.push_back(*line);
+  meta.module = before.module;
+  return meta;
 }
 
 }  // namespace op_tools

@@ -3,9 +3,9 @@
 // snapshots (snapshot.h) of them, in its own memory. A small call costs what its memory misses cost, so there is a
 // single place to write and another to read.
 //
-// The packed bytes are a sequence of snapshots and of records. A record is a struct that names its fields once, for
-// both sides:
-//   template <class Self, class Visit> static void fields(Self& self, Visit&& visit) { visit(self.name); ... }
+// What is packed is a sequence of snapshots and of records. A record is a struct that names its fields once, for both
+// sides (and for JSON, call_meta.h):
+//   template <class Self, class Visit> static void fields(Self& self, Visit&& visit) { visit("name", self.name); ... }
 // A field is plain data, a string, a list of plain data, a Value without tensors, or a record itself. Before each
 // record and snapshot stands a number made of its field types: to unpack other fields than were packed, or more,
 // or less, is an Error.
@@ -34,7 +34,7 @@ namespace op_tools {
 
 template <class T>
 concept PackedRecord = requires(T& record) {
-  T::fields(record, [](auto&) {});
+  T::fields(record, [](const char*, auto&) {});
 };
 template <class T>
 concept PackedPlain = std::is_trivially_copyable_v<T> && !std::is_same_v<T, std::string_view> && !PackedRecord<T>;
@@ -49,7 +49,7 @@ uint32_t layout_number() {
     };
     mix(typeid(T).name());
     const T record{};
-    T::fields(record, [&](const auto& field) { mix(typeid(field).name()); });
+    T::fields(record, [&](const char*, const auto& field) { mix(typeid(field).name()); });
     return hash;
   }();
   return number;
@@ -130,7 +130,7 @@ class Packer {
   template <class T>
   void put_field(const T& field) {
     if constexpr (PackedRecord<T>) {
-      T::fields(field, [this](const auto& part) { put_field(part); });
+      T::fields(field, [this](const char*, const auto& part) { put_field(part); });
     } else if constexpr (PackedPlain<T>) {
       put_plain(field);
     } else if constexpr (std::is_same_v<T, Value>) {
@@ -212,7 +212,7 @@ class Unpacker {
   template <class T>
   void get_field(T& field) {
     if constexpr (PackedRecord<T>) {
-      T::fields(field, [this](auto& part) { get_field(part); });
+      T::fields(field, [this](const char*, auto& part) { get_field(part); });
     } else if constexpr (PackedPlain<T>) {
       std::memcpy(static_cast<void*>(&field), take(sizeof field), sizeof field);
     } else if constexpr (std::is_same_v<T, Value>) {

@@ -3,7 +3,6 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "calls/schema_text.h"
 #include "calls/snapshot.h"
@@ -82,13 +81,12 @@ InputsBefore InputsBefore::of(const std::vector<at::Tensor>& inputs, const std::
 }
 
 void RetainedCall::take_call(OpCall& call) {
-  static_cast<CallInfo&>(*this) = CallInfo::of(call);
-  identity = call.frame().is_identity();
+  meta = CallMeta::of({}, CallAfter::of(call, /*rank=*/0, /*with_schema=*/false));
   if (call.op) handle = *call.op;
 }
 
 void RetainedCall::take_inputs(OpCall& call, InputsBefore before) {
-  state = ProgramState::of(call);
+  meta.state = ProgramState::of(call);
   too_large = before.too_large;
   const auto take = [&](const at::Tensor& tensor) {
     const size_t i = inputs.size();
@@ -121,17 +119,10 @@ Value with_tensors(const Value& stripped, std::vector<VersionedTensor>::const_it
 
 std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
   SavedCall saved;
-  saved.name = name;
-  saved.id = id;
-  saved.rng = rng;
-  CallMeta& meta = saved.meta;
-  static_cast<CallInfo&>(meta) = *this;
-  meta.schema = schema_text(handle ? &*handle : nullptr, name);
-  meta.identity = identity;
-  meta.random = !rng.is<None>();
-  meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  saved.set_call(meta, rng);
+  saved.meta.schema = schema_text(handle ? &*handle : nullptr, meta.name);
 
-  const bool is_backward = phase == Phase::kBackward;
+  const bool is_backward = meta.phase == Phase::kBackward;
   Value forward_args, forward_kwargs;
   auto input = inputs.begin();
   if (!is_backward) {
@@ -140,7 +131,7 @@ std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
   } else if (!forward || !forward->recall(&forward_args, &forward_kwargs)) {
     return std::nullopt;
   }
-  meta.state = is_backward ? forward->state() : state;
+  if (is_backward) saved.meta.state = forward->state();
   Snapshot given = take_snapshot(make_tuple({forward_args, forward_kwargs}), "");
   *bytes = given.bytes;
   saved.set_inputs(std::move(given));
@@ -176,7 +167,7 @@ bool CallArchive::wants(std::string_view op, Phase phase) const {
 }
 
 std::string CallArchive::save(const RetainedCall& call, const std::string& root, int64_t rank, std::string* why_not) {
-  if (!wants(call.name, call.phase)) {
+  if (!wants(call.meta.name, call.meta.phase)) {
     *why_not = is_full() ? "max_saved_mb is reached" : "max_saved calls of this operator were saved before";
     return {};
   }
@@ -192,7 +183,7 @@ std::string CallArchive::save(const RetainedCall& call, const std::string& root,
   if (!store_) store_ = CallStore::in_folder(root);
   std::string folder = write_call(*store_, *saved);
   store_->flush();
-  ++saved_[{call.name, call.phase}];
+  ++saved_[{call.meta.name, call.meta.phase}];
   bytes_left_ -= static_cast<int64_t>(bytes);
   return folder;
 }

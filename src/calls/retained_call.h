@@ -23,7 +23,6 @@
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
 #include "calls/versioned_tensor.h"
-#include "hooks/call_info.h"
 
 namespace op_tools {
 
@@ -66,11 +65,10 @@ struct InputsBefore {
 };
 
 // A call with its values.
-struct RetainedCall : CallInfo {
+struct RetainedCall {
+  CallMeta meta;                              // without schema, which is printed when the call is saved
   std::optional<c10::OperatorHandle> handle;  // aten level
-  ProgramState state;
-  bool identity = false;  // an input requires grad, yet the call made no autograd node
-  Value rng;              // Dict {device: state before the call}; None: it drew no random numbers, or was not watched
+  Value rng;  // Dict {device: state before the call}; None: it drew no random numbers, or was not watched
   Value args, kwargs, result;  // without their tensors
   // Their tensors; backward: gradients of outputs, of inputs. After the results stand written inputs that are none.
   std::vector<VersionedTensor> inputs, outputs;
@@ -78,7 +76,7 @@ struct RetainedCall : CallInfo {
   bool too_large = false;
   std::shared_ptr<const NotedInputs> forward;  // backward at the torch level
 
-  // Both in after(). Outputs, result, rng, stack and module are the caller's to fill.
+  // Both in after(). Outputs, result, rng, and the stack and module in `meta` are the caller's to fill.
   void take_call(OpCall& call);
   void take_inputs(OpCall& call, InputsBefore before);
 

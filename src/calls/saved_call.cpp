@@ -186,6 +186,14 @@ Lacks lacks_of(const Value& names) {
   return lacks;
 }
 
+void SavedCall::set_call(CallMeta of_call, Value random_state) {
+  meta = std::move(of_call);
+  name = meta.name;
+  id = meta.id;
+  rng = std::move(random_state);
+  meta.random = !rng.is<None>();
+}
+
 void SavedCall::set_inputs(Snapshot inputs) {
   const Values& parts = *sequence_items(inputs.value);
   args = parts[0];

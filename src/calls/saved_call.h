@@ -72,6 +72,8 @@ struct SavedCall {
   // tensor argument: ditorch and msprobe save these.
   bool node_gradients = false;
 
+  // Which call it is, and the state of the generators that it moved (None: none).
+  OP_TOOLS_API void set_call(CallMeta of_call, Value random_state);
   // From snapshots, whose notes and tensors become those of `meta`; there is a meta.json then.
   OP_TOOLS_API void set_inputs(Snapshot inputs);  // of Tuple (args, kwargs)
   void set_aten(Value tree);  // None, or Tuple (name, args) over the same tensors as args and kwargs

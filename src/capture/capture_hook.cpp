@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -15,12 +14,10 @@
 #include "calls/packed_values.h"
 #include "calls/random_state.h"
 #include "calls/saved_call.h"
-#include "calls/schema_text.h"
 #include "capture/record_writer.h"
 #include "coverage/coverage.h"
 #include "hooks/collectives.h"
 #include "hooks/signature.h"
-#include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"
@@ -57,46 +54,15 @@ struct CaptureState final : HookState {
   }
 };
 
-// The contents of a forward record besides its snapshots: first those of before(), then those of after().
-struct PackedBefore {
-  ProgramState state;
-  StackLines stack;
-  std::string_view module;
-
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.state);
-    visit(self.stack);
-    visit(self.module);
-  }
-};
-
-struct PackedAfter {
-  std::string_view name;
-  Level level = Level::kAten;
-  uint64_t id = 0;
-  int64_t step = 0;
-  int64_t rank = 0;
-  const std::string* schema = nullptr;
-  std::string_view error;
-  bool identity = false;
-  double time = 0;
+// What a forward record says besides CallBefore and CallAfter.
+struct PackedValues {
   Value rng;  // None: the call drew no random numbers
   bool has_aten = false;
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.name);
-    visit(self.level);
-    visit(self.id);
-    visit(self.step);
-    visit(self.rank);
-    visit(self.schema);
-    visit(self.error);
-    visit(self.identity);
-    visit(self.time);
-    visit(self.rng);
-    visit(self.has_aten);
+    visit("rng", self.rng);
+    visit("has_aten", self.has_aten);
   }
 };
 
@@ -107,44 +73,29 @@ struct PackedBackward {
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.name);
-    visit(self.id);
-    visit(self.pass);
+    visit("name", self.name);
+    visit("id", self.id);
+    visit("pass", self.pass);
   }
 };
 
-// A forward call: snapshot of the inputs, PackedBefore, snapshot of the outputs, PackedAfter, snapshot of the aten
-// call.
+// A forward call: snapshot of the inputs, CallBefore, snapshot of the outputs, CallAfter, PackedValues, snapshot of the
+// aten call.
 SavedCall unpack_forward(const Packed& packed) {
   Unpacker from(packed);
-  SavedCall call;
-  CallMeta& meta = call.meta;
-  call.set_inputs(from.snapshot(""));
+  Snapshot inputs = from.snapshot("");
   const Values copies = std::move(from.copies());
-  auto before = from.get<PackedBefore>();
+  auto before = from.get<CallBefore>();
   Snapshot outputs = from.snapshot("");
-  auto after = from.get<PackedAfter>();
-  if (after.has_aten) call.set_aten(from.snapshot("", &copies).value);
+  const auto after = from.get<CallAfter>();
+  auto values = from.get<PackedValues>();
+  SavedCall call;
+  call.set_call(CallMeta::of(std::move(before), after), std::move(values.rng));
+  call.set_inputs(std::move(inputs));
+  if (values.has_aten) call.set_aten(from.snapshot("", &copies).value);
   from.finish();
-
-  call.name = after.name;
-  call.id = after.id;
-  call.rng = std::move(after.rng);
-  meta.name = call.name;
-  meta.level = after.level;
-  meta.id = after.id;
-  meta.step = after.step;
-  meta.rank = after.rank;
-  meta.schema = *after.schema;
-  meta.error = after.error;
-  meta.identity = after.identity;
-  meta.time = after.time;
-  meta.random = !call.rng.is<None>();
-  meta.state = std::move(before.state);
-  for (const std::string* const line : before.stack) meta.stack.push_back(*line);
-  meta.module = before.module;
   call.set_output(std::move(outputs));
-  if (!meta.error.empty()) call.output.reset();
+  if (!call.meta.error.empty()) call.output.reset();
   return call;
 }
 
@@ -241,7 +192,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   state->made = record.end();
   state->live.assign(record.tensors().begin(), record.tensors().end());
   for (const at::Tensor* const tensor : state->live) state->versions.push_back(version_of(*tensor));
-  record.put(PackedBefore{ProgramState::of(call), current_lines(), call.module()});
+  record.put(CallBefore::of(call));
   record.fill();
   // Last: between this and the call no code of op_tools may draw random numbers.
   state->random.emplace(call.args(), call.kwargs());
@@ -296,19 +247,8 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   const Packer::Made outputs = pack_outputs(call, state);
   const Value aten = call.frame().aten_call();
   const bool has_aten = !aten.is<None>();
-  record.put(PackedAfter{
-      .name = call.name,
-      .level = call.level,
-      .id = call.id,
-      .step = call.step,
-      .rank = rank,
-      .schema = &schema_text(call.op, call.name),
-      .error = call.error,
-      .identity = call.frame().is_identity(),
-      .time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
-      .rng = std::move(moved),
-      .has_aten = has_aten,
-  });
+  record.put(CallAfter::of(call, rank));
+  record.put(PackedValues{std::move(moved), has_aten});
   Packer::Made late;  // tensors that are none of the call's own
   if (has_aten) {
     record.begin(/*owned=*/false, /*restride=*/true, state.live);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -15,7 +14,6 @@
 #include "base/log.h"
 #include "base/stop_program.h"
 #include "calls/random_state.h"
-#include "calls/schema_text.h"
 #include "compare/distribution_test.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
@@ -41,6 +39,7 @@ struct CompareState final : HookState {
   std::shared_ptr<ComparedState> compared;
   std::vector<at::Tensor> live;   // the program's input tensors
   std::vector<int64_t> versions;  // before the call
+  CallBefore known;               // without stack: that of the rows is longer
   std::unique_ptr<RandomWatch> watch;
   std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
@@ -159,7 +158,6 @@ struct CompareHook::Impl {
   // Without `report_now`: judges and reports later, on another thread.
   void finish(std::shared_ptr<PendingComparison> observed, const Report& report_now);
   std::vector<Check> checks_of(const PendingComparison& observed, CallJudge& judge) const;
-  void complete_meta(OpCall& call, ComparedState& compared) const;
   void forward(OpCall& call, CompareState& state);
   void backward(OpCall& call);
 };
@@ -196,8 +194,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   static_cast<CallInfo&>(compared.call) = CallInfo::of(call);
   compared.call.signature = signature;
   compared.call.stack = call.stack();
-  compared.call.module = call.module();
-  compared.meta.state = ProgramState::of(call);
+  state->known = {ProgramState::of(call), {}, call.module()};
   for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   if (log::enabled(log::Level::kInfo)) {
     compared.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
@@ -251,16 +248,6 @@ bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
   return !options.async || facts.random || left.load();
 }
 
-void CompareHook::Impl::complete_meta(OpCall& call, ComparedState& compared) const {
-  CallMeta& meta = compared.meta;
-  static_cast<CallInfo&>(meta) = compared.call;
-  meta.rank = rank;
-  meta.schema = schema_text(call.op, meta.name);
-  meta.random = !compared.random_state.is<None>();
-  meta.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  meta.inputs = compared.replayable->inputs().tensors;
-}
-
 namespace {
 
 // Where the results are: which device the call ran on, and whether it copied to another device.
@@ -305,7 +292,9 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   ComparedState& compared = *state.compared;
   compared.random_state = state.watch->moved();
   compared.random = !compared.random_state.is<None>() || is_known_as_random(call, *state.watch);
-  complete_meta(call, compared);
+  compared.meta = CallMeta::of(std::move(state.known), CallAfter::of(call, rank));
+  compared.meta.stack = compared.call.stack;
+  compared.call.module = compared.meta.module;
 
   auto observed = std::make_shared<PendingComparison>();
   observed->state = state.compared;

@@ -77,15 +77,12 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
   SavedSide saved;
   saved.side = std::move(side);
   SavedCall& call = saved.call;
-  call.name = state.call.name;
-  call.id = state.call.id;
-  call.rng = state.random_state;
+  call.set_call(state.meta, state.random_state);
   call.judged = facts_value(observed.facts);
   const Snapshot& before = state.replayable->inputs();
   const Values& in = *sequence_items(before.value);
   Snapshot inputs = take_snapshot(make_tuple({in[0], in[1]}), "");
   saved.bytes = inputs.bytes;
-  call.meta = state.meta;
   call.set_inputs(std::move(inputs));
   call.meta.inputs = before.tensors;  // as the program had them
   call.meta.error = run.raised;

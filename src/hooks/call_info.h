@@ -12,13 +12,20 @@
 
 namespace op_tools {
 
-struct CallInfo {
-  std::string name;
+// Where a call stands in the run.
+struct CallPosition {
   uint64_t id = 0;
   int64_t step = 0;
   Level level = Level::kAten;
   Phase phase = Phase::kForward;
-  uint32_t pass = 0;               // which backward pass over the call
+  uint32_t pass = 0;  // which backward pass over the call
+
+  bool operator==(const CallPosition&) const = default;
+  static CallPosition of(const OpCall& call) { return {call.id, call.step, call.level, call.phase, call.pass}; }
+};
+
+struct CallInfo : CallPosition {
+  std::string name;
   std::vector<std::string> stack;  // "file:line function", the user's innermost line first
   std::string module;              // "ResNet.layer3.0.conv1"; empty: none
 
@@ -27,16 +34,7 @@ struct CallInfo {
   std::string line() const { return stack.empty() ? std::string() : stack.front(); }
 
   // All but stack and module, which cost time: the hook asks for them where it wants them.
-  static CallInfo of(const OpCall& call) {
-    CallInfo info;
-    info.name = call.name;
-    info.id = call.id;
-    info.step = call.step;
-    info.level = call.level;
-    info.phase = call.phase;
-    info.pass = call.pass;
-    return info;
-  }
+  static CallInfo of(const OpCall& call) { return {CallPosition::of(call), std::string(call.name), {}, {}}; }
 };
 
 }  // namespace op_tools

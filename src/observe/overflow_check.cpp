@@ -334,8 +334,8 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   retained.result =
       strip_tensors(call.result(), [&](const at::Tensor& tensor) { retained.outputs.emplace_back(tensor); });
   for (size_t i = results.returned; i < results.tensors.size(); ++i) retained.outputs.emplace_back(results.tensors[i]);
-  retained.stack = call.stack();
-  retained.module = call.module();
+  retained.meta.stack = call.stack();
+  retained.meta.module = call.module();
   record.reads_unseen = state.reads_unseen;
   const auto* const noted = static_cast<const Noted*>(call.saved_state());
   if (noted && call.phase == Phase::kBackward) {

@@ -114,7 +114,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
 
 OverflowResult::Finding OverflowWindow::finding_of(const OverflowRecord& record, size_t output, bool producer) const {
   OverflowResult::Finding finding;
-  finding.call = record.call;
+  finding.call = record.call.meta;
   finding.call.phase = record.backward ? Phase::kBackward : Phase::kForward;
   finding.producer = producer;
   finding.expected = record.backward && options_.allow_in_backward_with_scaler;

@@ -60,8 +60,8 @@ struct Numbered {
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.number);
-    visit(self.text);
+    visit("number", self.number);
+    visit("text", self.text);
   }
 };
 
@@ -72,8 +72,8 @@ struct Swapped {
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.text);
-    visit(self.number);
+    visit("text", self.text);
+    visit("number", self.number);
   }
 };
 
@@ -87,14 +87,14 @@ struct Everything {
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.inner);
-    visit(self.known);
-    visit(self.unknown);
-    visit(self.list);
-    visit(self.small);
-    visit(self.text);
-    visit(self.value);
-    visit(self.none);
+    visit("inner", self.inner);
+    visit("known", self.known);
+    visit("unknown", self.unknown);
+    visit("list", self.list);
+    visit("small", self.small);
+    visit("text", self.text);
+    visit("value", self.value);
+    visit("none", self.none);
   }
 };
 
