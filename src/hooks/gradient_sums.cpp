@@ -1,5 +1,6 @@
 #include "hooks/gradient_sums.h"
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace op_tools {
 namespace {
 
-constexpr std::string_view kSums = "aten::add.Tensor, aten::add_.Tensor";
+constexpr std::string_view kSums[] = {"aten::add.Tensor", "aten::add_.Tensor"};
 
 class GradientSums final : public Hook {
  public:
@@ -38,9 +39,8 @@ std::unique_ptr<HookScope> scope_of_gradient_sums(const std::shared_ptr<Hook>& h
   if (filter && !(filter->admits("torch.add") && filter->admits("torch.Tensor.add_"))) return nullptr;
   ResolvedOptions of_sums = options;
   of_sums.level = Level::kAten;
-  auto additions = std::make_shared<OpFilter>(kSums, "", "", "");
-  additions->saw("aten::add.Tensor");  // no advice on filter items that matched nothing
-  additions->saw("aten::add_.Tensor");
+  auto additions = std::make_shared<OpFilter>(std::string(kSums[0]) + "," + std::string(kSums[1]), "", "", "");
+  for (const std::string_view sum : kSums) additions->saw(sum);  // no advice on filter items that matched nothing
   of_sums.filter = std::move(additions);
   return std::make_unique<HookScope>(std::make_shared<GradientSums>(hook), std::move(of_sums));
 }

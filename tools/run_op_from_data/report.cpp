@@ -173,7 +173,7 @@ json Reporter::json_calls() const {
   json calls = json::array();
   for (const CallReport& report : reports_) {
     if (report.status == Status::kLeftOut) continue;
-    json call = {{"path", report.path}, {"name", report.name}, {"status", status_text(report)}};
+    json call = {{"path", report.path}, {"name", report.name}, {"status", to_string(status_of(report))}};
     if (!report.target.empty()) call["operator"] = report.target;
     if (!report.reason.empty()) call["reason"] = report.reason;
     for (const auto& [key, runs] :

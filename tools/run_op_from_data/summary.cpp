@@ -35,6 +35,18 @@ std::string number_text(double value) {
 
 constexpr size_t kMaxListed = 10;
 
+constexpr std::pair<CallStatus, const char*> kStatuses[] = {
+    {CallStatus::kCouldNotRun, "could not run"}, {CallStatus::kDiffers, "differs"}, {CallStatus::kAgrees, "agrees"},
+    {CallStatus::kNotJudged, "not judged"},      {CallStatus::kRan, "ran"},
+};
+
+CallStatus status_from(const std::string& text) {
+  for (const auto& [status, name] : kStatuses) {
+    if (text == name) return status;
+  }
+  throw Error("'" + text + "' is no status of a call");
+}
+
 void print_disagreements(const std::vector<CallDigest>& calls) {
   std::vector<const CallDigest*> worst;
   for (const CallDigest& call : calls) {
@@ -61,7 +73,7 @@ void print_disagreements(const std::vector<CallDigest>& calls) {
 void print_not_run(const Summary& summary) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const CallDigest& call : summary.calls) {
-    if (call.status == "could not run") by_reason[call.reason].push_back(call.path);
+    if (call.status == CallStatus::kCouldNotRun) by_reason[call.reason].push_back(call.path);
   }
   if (by_reason.empty() && summary.problems.empty()) return;
   std::cout << "\nCould not be run or read\n";
@@ -76,7 +88,7 @@ void print_not_judged(const std::vector<CallDigest>& calls) {
   std::map<std::string, std::set<std::string>> names;
   std::map<std::string, size_t> counts;
   for (const CallDigest& call : calls) {
-    if (call.status != "not judged") continue;
+    if (call.status != CallStatus::kNotJudged) continue;
     names[call.reason].insert(call.name);
     ++counts[call.reason];
   }
@@ -103,13 +115,13 @@ CallDigest digest_of(const json& call) {
   CallDigest digest;
   digest.path = call.at("path");
   digest.name = call.at("name");
-  digest.status = call.at("status");
+  digest.status = status_from(call.at("status"));
   digest.reason = call.value("reason", "");
   digest.bit_equal = call.value("bit_equal", false);
   digest.forward_ms = call.value("forward_ms", std::vector<double>());
   digest.backward_ms = call.value("backward_ms", std::vector<double>());
   for (const json& check : call.value("checks", json::array())) {
-    if (digest.status == "not judged" && digest.reason.empty()) digest.reason = check.at("reason");
+    if (digest.status == CallStatus::kNotJudged && digest.reason.empty()) digest.reason = check.at("reason");
     if (check.at("verdict") != token_of(Verdict::kDiffers).name) continue;
     const std::string what = check.at("what");
     CallDigest::Worst worst{what == "output" ? "" : what, check.at("against"), check.value("explained", ""),
@@ -166,7 +178,11 @@ void check_parts(const std::vector<Part>& parts) {
 
 }  // namespace
 
-size_t Summary::count(const char* status) const {
+const char* to_string(CallStatus status) {
+  return kStatuses[static_cast<size_t>(status)].second;  // in the order of the enumeration
+}
+
+size_t Summary::count(CallStatus status) const {
   return static_cast<size_t>(
       std::count_if(calls.begin(), calls.end(), [&](const CallDigest& call) { return call.status == status; }));
 }
@@ -177,35 +193,35 @@ size_t Summary::bit_equal() const {
 }
 
 int Summary::exit_status() const {
-  if (count("differs") > 0) return kDiffers;
+  if (count(CallStatus::kDiffers) > 0) return kDiffers;
   return !allow_unseen && (not_run() > 0 || most_unjudged()) ? kIncomplete : kAgrees;
 }
 
 size_t Summary::not_judged() const {
-  return acc_check ? count("not judged") + count("ran") : 0;
+  return acc_check ? count(CallStatus::kNotJudged) + count(CallStatus::kRan) : 0;
 }
 
 bool Summary::most_unjudged() const {
-  return not_judged() > count("agrees") + count("differs");
+  return not_judged() > count(CallStatus::kAgrees) + count(CallStatus::kDiffers);
 }
 
-const char* status_text(const CallReport& report) {
-  if (report.status == Status::kCouldNotRun) return "could not run";
-  if (report.differs()) return "differs";
-  if (report.comparable()) return "agrees";
-  return report.checks.empty() ? "ran" : "not judged";
+CallStatus status_of(const CallReport& report) {
+  if (report.status == Status::kCouldNotRun) return CallStatus::kCouldNotRun;
+  if (report.differs()) return CallStatus::kDiffers;
+  if (report.comparable()) return CallStatus::kAgrees;
+  return report.checks.empty() ? CallStatus::kRan : CallStatus::kNotJudged;
 }
 
 CallDigest digest_of(const CallReport& report) {
   CallDigest digest;
   digest.path = report.path;
   digest.name = report.name;
-  digest.status = status_text(report);
+  digest.status = status_of(report);
   digest.reason = report.reason;
   digest.bit_equal = report.status == Status::kRan && report.bit_equal();
   digest.forward_ms = report.forward_ms;
   digest.backward_ms = report.backward_ms;
-  if (digest.status == "not judged") digest.reason = report.checks.front().judgement.reason;
+  if (digest.status == CallStatus::kNotJudged) digest.reason = report.checks.front().judgement.reason;
   for (const Check& check : report.checks) {
     if (check.judgement.verdict != Verdict::kDiffers) continue;
     const TensorDiff& diff = check.judgement.diff;
@@ -216,12 +232,12 @@ CallDigest digest_of(const CallReport& report) {
 }
 
 void print_summary(const Summary& summary) {
-  const size_t could_not_run = summary.count("could not run");
+  const size_t could_not_run = summary.count(CallStatus::kCouldNotRun);
   std::cout << formatted("%s in %.1f s: ", count_text(summary.calls.size(), "call").c_str(), summary.seconds)
             << summary.calls.size() - could_not_run << " ran";
   if (summary.acc_check) {
-    std::cout << ", " << summary.count("agrees") << " agree (" << summary.bit_equal() << " bit for bit), "
-              << summary.count("differs") << " differ, " << summary.not_judged() << " not judged";
+    std::cout << ", " << summary.count(CallStatus::kAgrees) << " agree (" << summary.bit_equal() << " bit for bit), "
+              << summary.count(CallStatus::kDiffers) << " differ, " << summary.not_judged() << " not judged";
   }
   std::cout << ", " << summary.not_run() << " could not be run or read";
   if (summary.left_out > 0) std::cout << "; " << summary.left_out << " left out by --filter";
@@ -251,14 +267,14 @@ json json_of(const Summary& summary) {
                      {"least_ms", time.least_ms},
                      {"spread", time.spread}});
   }
-  const size_t could_not_run = summary.count("could not run");
+  const size_t could_not_run = summary.count(CallStatus::kCouldNotRun);
   return {{"format", 1},
           {"summary",
            {{"calls", summary.calls.size()},
             {"ran", summary.calls.size() - could_not_run},
-            {"agrees", summary.count("agrees")},
+            {"agrees", summary.count(CallStatus::kAgrees)},
             {"bit_equal", summary.bit_equal()},
-            {"differs", summary.count("differs")},
+            {"differs", summary.count(CallStatus::kDiffers)},
             {"not_judged", summary.not_judged()},
             {"could_not_run", could_not_run},
             {"left_out", summary.left_out},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,9 +15,12 @@
 
 namespace op_tools::replay {
 
+enum class CallStatus : uint8_t { kCouldNotRun, kDiffers, kAgrees, kNotJudged, kRan };
+const char* to_string(CallStatus status);  // as in the JSON report: "could not run"
+
 struct CallDigest {
   std::string path, name;
-  std::string status;  // as in the JSON report: "could not run", "differs", "agrees", "not judged", "ran"
+  CallStatus status = CallStatus::kRan;
   std::string reason;  // why it could not be run, or is not judged
   bool bit_equal = false;
   std::vector<double> forward_ms, backward_ms;
@@ -38,8 +42,8 @@ struct Summary {
   std::set<std::string> left_out_names = {};  // not known of parts that were merged
   double seconds = 0;
 
-  size_t count(const char* status) const;
-  size_t not_run() const { return count("could not run") + problems.size(); }
+  size_t count(CallStatus status) const;
+  size_t not_run() const { return count(CallStatus::kCouldNotRun) + problems.size(); }
   size_t not_judged() const;  // with acc_check: calls that ran and have no verdict
   bool most_unjudged() const;
   size_t bit_equal() const;
@@ -52,7 +56,7 @@ void note_filter(Summary* summary);
 void check_json(const std::string& file);
 
 CallDigest digest_of(const CallReport& report);
-const char* status_text(const CallReport& report);
+CallStatus status_of(const CallReport& report);
 void print_summary(const Summary& summary);
 // "summary", "problems" and "times" of the JSON report.
 nlohmann::json json_of(const Summary& summary);
