@@ -4,21 +4,18 @@
 
 #include <exception>
 
+#include "python_host.h"
+
 namespace op_tools::python {
 namespace {
 
-// Of an exception that is an Exception: the rest is decided in Python (op_tools/_torch/interrupts.py). Never freed.
-PyObject* g_test = nullptr;
-
+// Of an exception that is an Exception: the rest is decided in Python (op_tools/_torch/interrupts.py).
 bool arrived(py::handle exception) {
   if (!PyErr_GivenExceptionMatches(exception.ptr(), PyExc_Exception)) return true;
   const auto trace = py::reinterpret_steal<py::object>(PyException_GetTraceback(exception.ptr()));
-  if (!trace || !g_test) return false;  // no Python code ran in it
-  return to_its_end([&] {
-    const py::object answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(g_test, exception.ptr()));
-    if (!answer) throw py::error_already_set();
-    return answer.is(py::bool_(true));
-  });
+  const py::handle test = host_functions().is_from_outside;
+  if (!trace || !test) return false;  // no Python code ran in it
+  return to_its_end([&] { return test(exception).is(py::bool_(true)); });
 }
 
 bool arrived(const py::error_already_set& error) {
@@ -36,6 +33,8 @@ bool arrived(python_error& error) {
   return arrived(py::handle(error.value));
 }
 
+}  // namespace
+
 bool is_of_program(const std::exception& caught) {
   const auto* const ours = dynamic_cast<const py::error_already_set*>(&caught);
   const auto* const torchs = dynamic_cast<const python_error*>(&caught);
@@ -48,8 +47,6 @@ bool is_of_program(const std::exception& caught) {
     return false;
   }
 }
-
-}  // namespace
 
 bool is_from_outside(const py::error_already_set& error) {
   return arrived(error);
@@ -73,11 +70,6 @@ void throw_held() {
     error.restore();
     throw py::error_already_set();
   }
-}
-
-void bind_interrupts(py::module_& module) {
-  set_of_program(&is_of_program);
-  module.def("set_outside_test", [](const py::object& test) { g_test = py::object(test).release().ptr(); });
 }
 
 }  // namespace op_tools::python

@@ -4,13 +4,16 @@
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
+
 #include "base/stop_program.h"
 
 namespace op_tools::python {
 
 namespace py = pybind11;
 
-void bind_interrupts(py::module_& module);
+// Host::is_of_program(). Without the GIL.
+bool is_of_program(const std::exception& caught);
 
 // Not of the code that it ended.
 bool is_from_outside(const py::error_already_set& error);

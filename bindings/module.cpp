@@ -18,6 +18,7 @@
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
+#include "blackbox/blackbox_content.h"
 #include "called_modules.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
@@ -32,16 +33,15 @@
 #include "interrupts.h"
 #include "memory/memory_hook.h"
 #include "mode_off_stack.h"
-#include "new_threads.h"
 #include "python_coverage.h"
 #include "python_handlers.h"
 #include "python_hook.h"
+#include "python_host.h"
 #include "python_judge.h"
 #include "python_modules.h"
 #include "python_record.h"
 #include "python_replay.h"
 #include "python_runs.h"
-#include "python_stack.h"
 #include "python_switch.h"
 #include "python_timing.h"
 #include "python_tool_kinds.h"
@@ -157,6 +157,25 @@ void bind_files(py::module_& module) {
     const size_t exported = export_calls(from, to, &problems);
     return py::make_tuple(exported, texts_of(problems));
   });
+  // The rows as dicts, the rest as fields of BlackBox.
+  module.def("read_black_box", [](const std::string& path) {
+    const BlackBoxContent content = read_black_box(path);
+    const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
+    return to_python(make_dict({{"pid", content.pid},
+                                {"rank", content.rank},
+                                {"parent", content.parent},
+                                {"host", content.host},
+                                {"program", content.program},
+                                {"started", content.started},
+                                {"closed", content.closed},
+                                {"left_out", number(content.left_out)},
+                                {"names_lost", number(content.names_lost)},
+                                {"copied", content.copied ? Value(*content.copied) : Value()},
+                                {"rows", BlackBoxRow::columns().values(content.rows)}}));
+  });
+  module.def("save_kept_calls", [](const std::string& path, const std::string& folder) {
+    return texts_of(save_kept_calls(path, folder));
+  });
   module.def("write_call", [](const std::string& root, const py::dict& call, const std::string& meta) {
     return text_of(read_file(root, [&] { return write_saved_call(root, call, meta); }));
   });
@@ -197,18 +216,6 @@ void bind_names(py::module_& module) {
     return admitted;
   });
   module.def("add_other_names", &add_other_names);
-  // Never freed: scopes may end while the interpreter does.
-  module.def("set_name_adviser", [](const py::function& adviser) {
-    set_name_adviser(
-        [adviser = adviser.inc_ref().ptr()](const std::string& item, const std::string& level) -> std::string {
-          const py::gil_scoped_acquire gil;
-          try {
-            return py::handle(adviser)(text_of(item), level).cast<std::string>();
-          } catch (const std::exception&) {  // the advice of a warning must not end the scope
-            return "";
-          }
-        });
-  });
   module.def("known_ops", [] {
     interceptor::install();
     py::list ops;
@@ -238,12 +245,10 @@ PYBIND11_MODULE(_C, module) {
     }
   });
 
-  bind_interrupts(module);
   bind_mode_off_stack(module);
   bind_quiet_warnings(module);
+  bind_host(module);
   see_inside_python_handlers();
-  init_stack_source();
-  init_thread_watch();
   init_termination(module);
   bind_coverage(module);
   bind_hook(module);

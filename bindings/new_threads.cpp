@@ -67,6 +67,8 @@ PyObject* replace(const py::object& type, const char* name, PyMethodDef* by) {
   return original.release().ptr();
 }
 
+}  // namespace
+
 // The replacements stay when the tools are off: who else took their places meanwhile calls them.
 bool watch_threads() {
   if (!Py_IsInitialized()) return false;
@@ -83,8 +85,6 @@ bool watch_threads() {
   }
 }
 
-}  // namespace
-
 // A thread of a loader's moves batches to pinned memory, in an order that chance decides.
 bool is_of_data_loader(py::handle started) {
   const py::error_scope restored;
@@ -95,10 +95,6 @@ bool is_of_data_loader(py::handle started) {
   } catch (const py::error_already_set&) {
     return false;
   }
-}
-
-void init_thread_watch() {
-  set_thread_watch(&watch_threads);
 }
 
 }  // namespace op_tools::python

@@ -3,9 +3,10 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <atomic>
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,9 +15,9 @@
 
 #include "base/looked_up.h"
 #include "hooks/module_path.h"
-#include "hooks/stack_source.h"
 #include "interrupts.h"
 #include "python_frames.h"
+#include "python_host.h"
 #include "record/named_tensors.h"
 
 namespace op_tools::python {
@@ -48,7 +49,10 @@ class Paths {
     const std::string* path;        // lives until the process ends
   };
 
-  explicit Paths(const py::object& name) : name_(py::object(name).release().ptr()) {}
+  static Paths& get() {
+    static auto* const paths = new Paths;  // leaked: asked until the process ends
+    return *paths;
+  }
 
   const Known& of(const std::vector<PyObject*>& modules) {
     const auto found = known_.find(modules);
@@ -64,7 +68,8 @@ class Paths {
     }
     {
       const NotCompiled not_compiled;
-      made.path = &*paths_.insert(to_its_end([&] { return py::handle(name_)(stack).cast<std::string>(); })).first;
+      made.path =
+          &*paths_.insert(to_its_end([&] { return host_functions().module_path(stack).cast<std::string>(); })).first;
     }
     if (known_.size() >= kMost) known_.clear();  // a program that makes modules for ever
     return known_.insert_or_assign(modules, std::move(made)).first->second;
@@ -92,7 +97,6 @@ class Paths {
     return true;
   }
 
-  PyObject* const name_;                   // never freed, like this object
   std::unordered_set<std::string> paths_;  // as many as the program has names
   std::unordered_map<std::vector<PyObject*>, Known, Hash> known_;
 };
@@ -147,66 +151,49 @@ class LastPaths {
 };
 thread_local LastPaths last_paths = {};
 
-// Asked until the process ends.
-std::atomic<Paths*> g_paths{nullptr};
-
 const std::string* path_of(Modules modules) {
-  Paths* const paths = g_paths.load(std::memory_order_acquire);
-  if (modules.empty() || !paths) return nullptr;
+  if (modules.empty()) return nullptr;
   LastPaths& last = looked_up_once(last_paths);
   if (const std::string* const known = last.find(modules)) return known;
   const py::gil_scoped_acquire gil;
   const py::error_scope restored;                    // the program's own Python error may be set
   const std::vector<PyObject*> own = modules.vec();  // Python code runs now, which may ask for its own
-  const Paths::Known& known = paths->of(own);
+  const Paths::Known& known = Paths::get().of(own);
   last.put(own, known);
   return known.path;
 }
+
+}  // namespace
 
 Place place_in_python(bool line, bool module) {
   const Surroundings here = Surroundings::of_this_thread(line, module);
   return {here.line, path_of(here.modules)};
 }
 
-void set_module_namer(const py::object& name) {
-  g_paths.store(new Paths(name), std::memory_order_release);
+void named_tensors_in_python(uint64_t recording, std::vector<NamedTensor>* named) {
+  if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return;
+  const py::gil_scoped_acquire gil;
+  const py::error_scope restored;
+  const Modules modules = Surroundings::of_this_thread(/*line=*/false, /*modules=*/true).modules;
+  py::object args = py::none(), kwargs = py::none();  // of the outermost module
+  size_t left = modules.size();
+  for (PythonFrames frame; left > 0; frame.back()) {
+    if (frame.code().kind != CodeKind::kModule || !frame.self() || --left > 0) continue;
+    args = frame.local("args");
+    kwargs = frame.local("kwargs");
+  }
+  const py::object model =
+      modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
+  const NotCompiled not_compiled;
+  const py::object tensors = to_its_end([&] { return host_functions().named_tensors(model, args, kwargs, recording); });
+  for (const py::handle tensor : tensors) {
+    const auto [name, origin, value] = tensor.cast<std::tuple<std::string, std::string_view, at::Tensor>>();
+    const auto* const known = std::find(kOriginNames.begin(), kOriginNames.end(), origin);
+    named->push_back({name, static_cast<Origin>(known - kOriginNames.begin()), value});
+  }
 }
-
-// `find(model, args, kwargs)`: the outermost module that runs and its arguments, or three times None. Gives
-// (name, origin, tensor) of the tensors that it knows.
-void set_tensor_namer(const py::object& find) {
-  PyObject* const never_freed = py::object(find).release().ptr();
-  set_named_tensor_source([never_freed](uint64_t recording) {
-    std::vector<NamedTensor> named;
-    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return named;
-    const py::gil_scoped_acquire gil;
-    const py::error_scope restored;
-    const Modules modules = Surroundings::of_this_thread(/*line=*/false, /*modules=*/true).modules;
-    py::object args = py::none(), kwargs = py::none();  // of the outermost module
-    size_t left = modules.size();
-    for (PythonFrames frame; left > 0; frame.back()) {
-      if (frame.code().kind != CodeKind::kModule || !frame.self() || --left > 0) continue;
-      args = frame.local("args");
-      kwargs = frame.local("kwargs");
-    }
-    const py::object model =
-        modules.empty() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(modules.back());
-    const NotCompiled not_compiled;
-    const py::object found = to_its_end([&] { return py::handle(never_freed)(model, args, kwargs, recording); });
-    for (const py::handle one : found) {
-      const auto [name, origin, tensor] = one.cast<std::tuple<std::string, int, at::Tensor>>();
-      named.push_back({name, static_cast<Origin>(origin), tensor});
-    }
-    return named;
-  });
-}
-
-}  // namespace
 
 void bind_modules(py::module_& module) {
-  set_place_source(&place_in_python);
-  module.def("set_module_namer", &set_module_namer);
-  module.def("set_tensor_namer", &set_tensor_namer);
   module.def("admits_module", [](const std::string& path, const std::string& only) {
     const OpFilter filter(only, "", "modules=", "");
     return !filter.has_only() || admits_module(filter, path);

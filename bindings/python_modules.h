@@ -4,9 +4,17 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <vector>
+
+#include "base/host.h"
+
 namespace op_tools::python {
 
-// set_module_namer(name): name(modules, outermost first) -> path, asked once for each such stack of modules.
+// Host::place(), Host::named_tensors().
+Place place_in_python(bool line, bool module);
+void named_tensors_in_python(uint64_t recording, std::vector<NamedTensor>* named);
+
 void bind_modules(pybind11::module_& module);
 
 }  // namespace op_tools::python

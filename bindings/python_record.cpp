@@ -14,11 +14,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "interrupts.h"
 #include "python_values.h"
 #include "record/optimizer_moves.h"
 #include "record/recording_file.h"
-#include "record/run_header.h"
 
 namespace op_tools::python {
 namespace {
@@ -44,7 +42,6 @@ py::tuple call_row(const Recording& all, size_t i) {
 }
 
 py::tuple value_row(const Recording& all, size_t i) {
-  constexpr const char* kOrigins[] = {"unknown", "call", "parameter", "buffer", "gradient", "input"};
   const RecordedValue& value = all.values.at(i);
   const auto sizes = [&](ListNumber number) {
     py::tuple list(all.list(number).size());
@@ -52,7 +49,7 @@ py::tuple value_row(const Recording& all, size_t i) {
     return list;
   };
   const py::object producer = value.producer == kNoCall ? py::object(py::none()) : py::int_(value.producer);
-  return py::make_tuple(kOrigins[static_cast<size_t>(value.origin)], row_text(all.string(value.name)), producer,
+  return py::make_tuple(kOriginNames[static_cast<size_t>(value.origin)], row_text(all.string(value.name)), producer,
                         value.output, torch_name(value.dtype), row_text(all.string(value.device)), sizes(value.shape),
                         sizes(value.stride), value.known, value.hash, value.nan, value.inf, value.zero, value.min,
                         value.max, value.mean, value.norm, value.projections, value.in_doubt());
@@ -117,15 +114,6 @@ void bind_record(py::module_& module) {
              [](const at::Tensor& parameter) { return if_computed([&] { return copy_before_step(parameter); }); });
   module.def("move_along_gradient", [](const at::Tensor& before, const at::Tensor& after, const at::Tensor& gradient) {
     return if_computed([&] { return move_along_gradient(before, after, gradient); });
-  });
-  module.def("set_program_source", [](const py::function& facts) {
-    PyObject* const never_freed = py::object(facts).release().ptr();
-    set_program_source([never_freed]() -> Value {
-      if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return {};
-      const py::gil_scoped_acquire gil;
-      const py::error_scope restored;
-      return to_value(to_its_end([&] { return py::handle(never_freed)(); }));
-    });
   });
 }
 

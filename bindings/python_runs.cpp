@@ -2,8 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,12 +10,11 @@
 #include "base/call_list.h"
 #include "python_values.h"
 #include "record/made_recording.h"
-#include "runs/alignment.h"
 #include "runs/call_keys.h"
-#include "runs/divergence.h"
 #include "runs/key_alignment.h"
 #include "runs/many_runs.h"
 #include "runs/recorded_items.h"
+#include "runs/run_comparison.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -38,77 +35,7 @@ const char* odd_finding_name(OddFinding finding) {
 }
 
 namespace py = pybind11;
-using SharedRecording = std::shared_ptr<const Recording>;
-
-// Two runs and what was found. Not changed after it was made.
-struct RunComparison {
-  RunComparison(SharedRecording one, SharedRecording other, const SharedRecording& noise_run,
-                const std::vector<Fusion>& fusions)
-      : a(std::move(one)), b(std::move(other)), has_noise(noise_run != nullptr) {
-    alignment = align_runs(*a, *b, fusions);
-    if (!has_noise) {
-      divergence = find_divergence(*a, *b, alignment);
-      return;
-    }
-    const Noise noise = noise_of(*a, *noise_run, align_runs(*a, *noise_run, fusions));
-    divergence = find_divergence(*a, *b, alignment, &noise);
-  }
-
-  py::object row(size_t number) const {
-    if (number >= divergence.rows.size()) throw py::index_error("there is no such row");
-    return to_python(
-        RunRow::columns().value(run_row(*a, *b, alignment, divergence, static_cast<uint32_t>(number), has_noise)));
-  }
-  std::map<std::string, size_t> counts() const {
-    std::map<std::string, size_t> counts;
-    for (const ComparedCalls& row : divergence.rows) ++counts[std::string(to_string(row.verdict))];
-    return counts;
-  }
-  // Numbers of the rows with this verdict, the largest share of its limit first.
-  std::vector<uint32_t> worst(const std::string& verdict) const {
-    std::vector<uint32_t> rows;
-    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
-      if (to_string(divergence.rows[i].verdict) == verdict) rows.push_back(i);
-    }
-    std::stable_sort(rows.begin(), rows.end(), [&](uint32_t one, uint32_t two) {
-      return divergence.rows[one].share() > divergence.rows[two].share();
-    });
-    return rows;
-  }
-  // The longest way that a difference took from the row in which it was born.
-  std::vector<uint32_t> chain(uint32_t source) const {
-    std::vector<uint32_t> lengths(divergence.rows.size(), 0), path;
-    uint32_t end = kNoRow;
-    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
-      const ComparedCalls& row = divergence.rows[i];
-      if (row.source != source || row.via == kNoRow) continue;
-      lengths[i] = lengths[row.via] + 1;
-      if (end == kNoRow || lengths[i] > lengths[end]) end = i;
-    }
-    for (uint32_t i = end; i != kNoRow; i = divergence.rows[i].via) path.insert(path.begin(), i);
-    return path;
-  }
-  // The calls that stand in a row, by their numbers in A and in B.
-  std::pair<CallNumbers, CallNumbers> calls_of(size_t number) const {
-    if (number >= divergence.rows.size()) throw py::index_error("there is no such row");
-    const ComparedCalls& row = divergence.rows[number];
-    if (row.group != kNoCall) return {alignment.groups[row.group].a, alignment.groups[row.group].b};
-    const auto one = [](uint32_t call) { return call == kNoCall ? CallNumbers() : CallNumbers{call}; };
-    return {one(row.a), one(row.b)};
-  }
-  std::vector<uint32_t> births() const {
-    std::vector<uint32_t> rows;
-    for (uint32_t i = 0; i < divergence.rows.size(); ++i) {
-      if (divergence.rows[i].is_birth()) rows.push_back(i);
-    }
-    return rows;
-  }
-
-  const SharedRecording a, b;
-  const bool has_noise;
-  Alignment alignment;
-  Divergence divergence;
-};
+using SharedRecording = RunComparison::SharedRecording;
 
 std::unique_ptr<RunComparison> compare_runs(
     SharedRecording a, SharedRecording b, const SharedRecording& noise,
@@ -116,7 +43,7 @@ std::unique_ptr<RunComparison> compare_runs(
   std::vector<Fusion> known;
   for (const auto& [one, other] : fusions) known.push_back({one, other});
   const py::gil_scoped_release no_gil;
-  return std::make_unique<RunComparison>(std::move(a), std::move(b), noise, known);
+  return std::make_unique<RunComparison>(std::move(a), std::move(b), noise.get(), known);
 }
 
 py::list different_op_counts(const Recording& a, const Recording& b) {
@@ -132,27 +59,29 @@ void bind_runs(py::module_& module) {
              [](const py::dict& rows) { return std::make_shared<Recording>(make_recording(to_value(rows))); });
 
   py::class_<RunComparison>(module, "RunComparison")
-      .def("__len__", [](const RunComparison& found) { return found.divergence.rows.size(); })
-      .def("row", &RunComparison::row)
+      .def("__len__", [](const RunComparison& found) { return found.divergence().rows.size(); })
+      .def("row", [](const RunComparison& found,
+                     size_t number) { return to_python(RunRow::columns().value(found.row(number))); })
       .def("counts", &RunComparison::counts)
       .def("worst", &RunComparison::worst)
       .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
       .def("calls_of", &RunComparison::calls_of)
       .def_property_readonly("a",
-                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.a); })
+                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.a()); })
       .def_property_readonly("b",
-                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.b); })
-      .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment.b_of_a; })
+                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.b()); })
+      .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment().b_of_a; })
       .def_property_readonly("first",
                              [](const RunComparison& found) -> py::object {
-                               if (found.divergence.first == kNoRow) return py::none();
-                               return py::int_(found.divergence.first);
+                               if (found.divergence().first == kNoRow) return py::none();
+                               return py::int_(found.divergence().first);
                              })
-      .def_property_readonly("is_judged", [](const RunComparison& found) { return found.divergence.is_judged; })
-      .def_property_readonly("first_by_step", [](const RunComparison& found) { return found.divergence.first_by_step; })
-      .def_property_readonly("steps_only_a", [](const RunComparison& found) { return found.alignment.steps_only_a; })
-      .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment.steps_only_b; });
+      .def_property_readonly("is_judged", [](const RunComparison& found) { return found.divergence().is_judged; })
+      .def_property_readonly("first_by_step",
+                             [](const RunComparison& found) { return found.divergence().first_by_step; })
+      .def_property_readonly("steps_only_a", [](const RunComparison& found) { return found.alignment().steps_only_a; })
+      .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment().steps_only_b; });
   module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what

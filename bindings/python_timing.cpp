@@ -5,19 +5,17 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/PyInterpreter.h>
 
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/log.h"
 #include "interrupts.h"
 #include "list_item.h"
+#include "python_host.h"
 #include "python_values.h"
 #include "quiet_warnings.h"
 #include "tensor/internal_guard.h"
 #include "tensor/profiler.h"
-#include "timing/time_report.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -40,39 +38,34 @@ class NoImports {
 
 struct RefusesImports {};
 
-// count(op, is_backward, args, kwargs) -> int
-void set_flop_counter(const py::object& count) {
-  // Never freed: tools ask until the process ends.
-  PyObject* const function = py::object(count).release().ptr();
-  set_flop_source([function](std::string_view op, Phase phase, const Value& sample) -> int64_t {
-    if (!Py_IsInitialized()) return -1;
-    const py::gil_scoped_acquire gil;
-    // Formulas are asked by running the operator on meta tensors: neither a tool nor a profiler may see
-    // that.
-    const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    const ProfilerPause unprofiled;
-    try {
-      // All of it: Python looks for signals in functions of its own in C, too (repr).
-      return to_its_end([&] {
-        const auto values = to_python(sample).cast<py::tuple>();
-        const QuietWarnings quiet;
-        const NoImports no_imports;
-        const WithoutTorchFunction no_modes;
-        // Modes and grad mode are put back here: Python code that does it may be interrupted.
-        const at::ThreadLocalState before;
-        const at::ThreadLocalStateGuard restored(before);
-        const c10::AutoGradMode no_grad(false);
-        return py::handle(function)(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
-            .cast<int64_t>();
-      });
-    } catch (const std::exception& error) {
-      log::debug("no operation count of " + std::string(op) + ": " + error.what());
-      return -1;
-    }
-  });
-}
-
 }  // namespace
+
+int64_t flops_in_python(std::string_view op, Phase phase, const Value& sample) {
+  if (!Py_IsInitialized()) return -1;
+  const py::gil_scoped_acquire gil;
+  // Formulas are asked by running the operator on meta tensors: neither a tool nor a profiler may see that.
+  const c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
+  const ProfilerPause unprofiled;
+  try {
+    // All of it: Python looks for signals in functions of its own in C, too (repr).
+    return to_its_end([&] {
+      const auto values = to_python(sample).cast<py::tuple>();
+      const QuietWarnings quiet;
+      const NoImports no_imports;
+      const WithoutTorchFunction no_modes;
+      // Modes and grad mode are put back here: Python code that does it may be interrupted.
+      const at::ThreadLocalState before;
+      const at::ThreadLocalStateGuard restored(before);
+      const c10::AutoGradMode no_grad(false);
+      return host_functions()
+          .count_flops(py::str(op.data(), op.size()), phase == Phase::kBackward, values[0], values[1])
+          .cast<int64_t>();
+    });
+  } catch (const std::exception& error) {
+    log::debug("no operation count of " + std::string(op) + ": " + error.what());
+    return -1;
+  }
+}
 
 void bind_timing(py::module_& module) {
   py::class_<RefusesImports>(module, "RefusesImports")
@@ -81,7 +74,6 @@ void bind_timing(py::module_& module) {
         return py::none();
       });
   g_no_imports = py::cast(RefusesImports()).release().ptr();
-  module.def("set_flop_counter", &set_flop_counter);
 }
 
 }  // namespace op_tools::python

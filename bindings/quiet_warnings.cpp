@@ -1,9 +1,5 @@
 #include "quiet_warnings.h"
 
-#include <memory>
-
-#include "tensor/quiet.h"
-
 namespace op_tools::python {
 
 namespace py = pybind11;
@@ -16,15 +12,6 @@ thread_local int tl_quiet = 0;
 struct QuietThread {};
 
 PyObject* g_item = nullptr;  // of warnings.filters: (action, text, category, module, line)
-
-std::shared_ptr<void> quiet_python() {
-  if (!Py_IsInitialized()) return nullptr;
-  const py::gil_scoped_acquire gil;
-  return {new QuietWarnings, [](void* quiet) {
-            const py::gil_scoped_acquire again;
-            delete static_cast<QuietWarnings*>(quiet);
-          }};
-}
 
 }  // namespace
 
@@ -42,7 +29,6 @@ void bind_quiet_warnings(py::module_& module) {
     return tl_quiet > 0;
   });
   g_item = py::make_tuple("ignore", QuietThread(), py::handle(PyExc_Warning), py::none(), 0).release().ptr();
-  set_quiet_python(&quiet_python);
 }
 
 }  // namespace op_tools::python

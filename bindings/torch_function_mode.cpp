@@ -188,7 +188,7 @@ class PythonFrame final : public Frame {
   std::optional<c10::Device> named_device() override { return python::named_device(args_, kwargs_); }
 
   void prepare(OpCall& call) override {
-    watch_ = chain_.wants(call.hooks).aten_call;
+    watch_ = chain_.wants(call.hooks, &Wants::aten_call);
     backward_.prepare(call);
   }
 

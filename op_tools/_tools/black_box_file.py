@@ -1,18 +1,16 @@
-"""The file of OpBlackBox, read: the last calls of a process, and the calls saved in it. Its layout: src/blackbox/blackbox_file.h."""
+"""The file of OpBlackBox, read: the last calls of a process, and the calls saved in it."""
 
 from __future__ import annotations
 
 import enum
 import json
-import mmap
+import os
 import re
-import struct
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from .._base import core
 from .._base.core import Error
 from .._base.declared import BlackBoxRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
@@ -20,49 +18,6 @@ from .._base.verdict import Coverage
 
 _SUFFIX = ".blackbox"
 _WIDTH = 100  # of the table
-# As src/blackbox/blackbox_file.h lays them out.
-_HEADER = struct.Struct("<8s II Ii IIII QQQQQ qq II Q II Q QQ II QQ q")
-_STREAM = struct.Struct("<q I4x q Q")
-_REGION = struct.Struct("<QQQ40x")
-_CALL = struct.Struct("<qqQq IIII BBBB II4x")
-_KEPT = struct.Struct("<QQ")
-_MOST_STREAMS = 64
-_UNIT = 8  # of places in the ring of descriptions
-_KEPT_TEXTS = ("", "copying", "inputs", "too large", "failed", "no room")
-# The files of a saved call that are stored; other names are not written anywhere.
-_KEPT_FILES = ("input.pth", "meta.json")
-
-
-class _Header(NamedTuple):
-    magic: bytes
-    header_bytes: int
-    call_bytes: int
-    pid: int
-    rank: int
-    threads: int
-    nested: int
-    calls: int
-    parent: int
-    region_bytes: int
-    strings_at: int
-    string_bytes: int
-    inputs_at: int
-    input_bytes: int
-    clock_to_unix: int
-    started: int
-    host: int
-    program: int
-    strings_used: int
-    regions_used: int
-    closed: int
-    left_out: int
-    kept_at: int
-    kept_bytes: int
-    kept_places: int
-    streams_used: int
-    inputs_used: int
-    names_lost: int
-    copied: int
 
 
 class Lack(enum.Enum):
@@ -244,122 +199,13 @@ def _described_call(row: BlackBoxRow) -> str:
     return text + (f", line {row.line}" if row.line else "")
 
 
-class _Reader:
-    """A file. Nothing in it is trusted: it may be of another program, cut off, or be written right now."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise Error(f"{path}: cannot be read as a file of OpBlackBox: {error}") from None
-        self.header = _Header(*self.unpack(_HEADER, 0))
-        known = (b"OPTBLBX3", 4096, _CALL.size)
-        if self.header[:3] != known:
-            raise Error(f"{path}: is no file of OpBlackBox, or of another version of it")
-        header = self.header
-        strings, inputs = header.strings_at + header.string_bytes, header.inputs_at + header.input_bytes
-        need = max(strings, inputs, header.kept_at + header.kept_places * header.kept_bytes)
-        if need > len(self.data) or self.header.strings_used > self.header.string_bytes:
-            raise Error(f"{path}: is cut off: it has {len(self.data)} bytes of {need}")
-
-    def unpack(self, form: struct.Struct, at: int) -> tuple[Any, ...]:
-        if at < 0 or at + form.size > len(self.data):
-            raise Error(f"{self.path}: is cut off or damaged: nothing at byte {at}")
-        return form.unpack_from(self.data, at)
-
-    def string(self, place: int) -> str:
-        if not 0 <= place <= self.header.strings_used - 4:
-            return "?" if place else ""
-        start = self.header.strings_at + place
-        (size,) = struct.unpack_from("<I", self.data, start)
-        return self.data[start + 4 : start + 4 + min(size, 1 << 16)].decode(errors="replace")
-
-    def description(self, place: int) -> str:
-        """Of inputs; "?" where others have been written to its place since."""
-        header = self.header
-        units = header.input_bytes // _UNIT
-        if not place or not units:
-            return ""
-        if (header.inputs_used - place) % (1 << 32) > units:
-            return "?"
-        start = header.inputs_at + place % units * _UNIT
-        (size,) = struct.unpack_from("<I", self.data, start)
-        end = min(start + 4 + min(size, 1 << 16), header.inputs_at + header.input_bytes)
-        return self.data[start + 4 : end].decode(errors="replace")
-
-    def row(self, at: int, thread: int, *, is_open: bool) -> BlackBoxRow:
-        values = self.unpack(_CALL, at)
-        begin, end, call_id, step, op, module, line, inputs, phase, failed, stream, kept, number, group = values
-        name, done_until = self.stream(stream)
-        return BlackBoxRow(
-            state="open" if is_open else "failed" if failed else "ended",
-            op=self.string(op),
-            phase="backward" if phase else "forward",
-            module=self.string(module),
-            line=self.string(line),
-            inputs=self.description(inputs),
-            step=step,
-            id=call_id,
-            thread=thread,
-            begun=(begin + self.header.clock_to_unix) / 1e9,
-            ms=None if is_open else (end - begin) / 1e6,
-            stored=_KEPT_TEXTS[kept] if kept < len(_KEPT_TEXTS) else "?",
-            stream=name,
-            done=not is_open and (not name or end <= done_until),
-            group=self.string(group),
-            number=number,
-        )
-
-    def stream(self, place: int) -> tuple[str, int]:
-        """Its name for people, and until when its launched work is known to be done."""
-        if not 1 <= place <= min(self.header.streams_used, _MOST_STREAMS):
-            return "", 0
-        number, device, done_until, _ = self.unpack(_STREAM, _HEADER.size + (place - 1) * _STREAM.size)
-        return f"{self.string(device)}, stream {number}", done_until
-
-    def kept(self) -> dict[int, dict[str, bytes]]:
-        """By the number of the call: the files of its inputs."""
-        calls: dict[int, dict[str, bytes]] = {}
-        header = self.header
-        for index in range(header.kept_places):
-            place = header.kept_at + index * header.kept_bytes
-            call, size = self.unpack(_KEPT, place)
-            if not call or size > header.kept_bytes - _KEPT.size:
-                continue
-            at, end = place + _KEPT.size, place + _KEPT.size + size
-            files = calls.setdefault(call, {})
-            while at + _KEPT.size <= end:
-                name_size, file_size = self.unpack(_KEPT, at)
-                at += _KEPT.size
-                if name_size + file_size > end - at:
-                    break
-                name = self.data[at : at + name_size].decode(errors="replace")
-                if name in _KEPT_FILES:
-                    files[name] = self.data[at + name_size : at + name_size + file_size]
-                at += name_size + file_size
-        return calls
-
-    def rows(self) -> Iterator[BlackBoxRow]:
-        header = self.header
-        for index in range(min(header.regions_used, header.threads)):
-            region = header.header_bytes + index * header.region_bytes
-            thread, depth, ended = self.unpack(_REGION, region)
-            opened = region + _REGION.size
-            ring = opened + header.nested * _CALL.size
-            for number in range(max(0, ended - header.calls), ended):
-                yield self.row(ring + number % header.calls * _CALL.size, thread, is_open=False)
-            for number in range(min(depth, header.nested)):
-                yield self.row(opened + number * _CALL.size, thread, is_open=True)
-
-    def is_mapped(self) -> bool:
-        """Its process has it mapped: it lives, and is no other of that number."""
-        try:
-            maps = Path(f"/proc/{self.header.pid}/maps").read_text(errors="replace")
-        except OSError:
-            return False
-        return str(self.path.resolve()) in maps
+def _is_mapped(path: Path, process: int) -> bool:
+    """Its process has it mapped: it lives, and is no other of that number."""
+    try:
+        maps = Path(f"/proc/{process}/maps").read_text(errors="replace")
+    except OSError:
+        return False
+    return str(path.resolve()) in maps
 
 
 def read_black_box(path: str | Path) -> BlackBox:
@@ -371,25 +217,9 @@ def read_black_box(path: str | Path) -> BlackBox:
     Raises:
         op_tools.Error: it is no such file, or is cut off.
     """
-    reader = _Reader(Path(path))
-    header = reader.header
-    if header.calls < 1:
-        raise Error(f"{path}: is damaged: it has room for {header.calls} calls")
-    return BlackBox(
-        path=str(path),
-        pid=header.pid,
-        rank=header.rank,
-        parent=header.parent,
-        host=reader.string(header.host),
-        program=reader.string(header.program),
-        started=(header.started + header.clock_to_unix) / 1e9,
-        closed=bool(header.closed),
-        alive=reader.is_mapped(),
-        rows=sorted(reader.rows(), key=lambda row: row.begun),
-        left_out=header.left_out,
-        names_lost=header.names_lost,
-        copied=header.copied / 1e9 if header.copied else None,
-    )
+    content = core.read_black_box(os.fsencode(path))
+    rows = [BlackBoxRow(**row) for row in content.pop("rows")]
+    return BlackBox(path=str(path), alive=_is_mapped(Path(path), content["pid"]), rows=rows, **content)
 
 
 def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
@@ -405,28 +235,7 @@ def save_kept_calls(path: str | Path, folder: str | Path) -> list[Path]:
     Raises:
         op_tools.Error: it is no such file, it has no inputs, or the folder cannot be written.
     """
-    kept = _Reader(Path(path)).kept()
-    rows = [
-        row
-        for row in read_black_box(path).rows
-        if row.stored == "inputs" and set(kept.get(row.id, ())) >= set(_KEPT_FILES)
-    ]
-    if not rows:
-        raise Error(f"{path}: has no inputs of calls; OpBlackBox keeps them with inputs=N")
-    written = []
-    for row in sorted(rows, key=lambda row: (row.state == "open", row.begun)):
-        name = row.op.replace("::", ".")
-        if not re.fullmatch(r"\w[\w.]*", name):
-            raise Error(f"{path}: is damaged: {row.op!r} is no operator")
-        place = Path(folder) / name / str(row.id)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            for file in _KEPT_FILES:
-                (place / file).write_bytes(kept[row.id][file])
-        except OSError as error:
-            raise Error(f"{place}: cannot be written: {error}") from None
-        written.append(place)
-    return written
+    return [Path(place) for place in core.save_kept_calls(os.fsencode(path), os.fsencode(folder))]
 
 
 def ask_for_stacks(path: str | Path, seconds: float = 10) -> str:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.core import (
-    set_flop_counter,
-    set_module_namer,
-    set_name_adviser,
-    set_outside_test,
-    set_program_source,
-    set_tensor_namer,
-    set_torch_function_mode,
-)
+from .._base.core import install_host, set_torch_function_mode
 from . import higher_order, mode_stack, printing
 from .compiled_mode import TorchFunctionMode
 from .flops import count_flops
@@ -23,12 +15,14 @@ from .run_facts import named_tensors, program_facts
 def take_places() -> None:
     """Once, when the package is imported: first the answers, then the mode of the torch level, then torch's own functions that
     call the core."""
-    set_outside_test(is_from_outside)
-    set_module_namer(path_of)
-    set_tensor_namer(named_tensors)
-    set_program_source(program_facts)
-    set_flop_counter(count_flops)
-    set_name_adviser(advice)
+    install_host(
+        is_from_outside=is_from_outside,
+        module_path=path_of,
+        named_tensors=named_tensors,
+        program_facts=program_facts,
+        count_flops=count_flops,
+        advice=advice,
+    )
     set_torch_function_mode(TorchFunctionMode())
     higher_order.patch_torch()
     mode_stack.patch_torch()

@@ -15,10 +15,7 @@ import torch
 from .._base.core import running_tools
 from .module_names import without_compiled, without_wrapper
 
-# As `Origin` in src/record/recording.h counts them.
-_PARAMETER, _BUFFER, _GRADIENT, _INPUT = 2, 3, 4, 5
-
-_Named = tuple[str, int, torch.Tensor]
+_Named = tuple[str, str, torch.Tensor]  # name, origin, tensor
 
 # The models that were seen running, each with the memory of its first tensor (other memory after .to(device)), the names of
 # its gradients, and the recordings that know its tensors.
@@ -117,9 +114,9 @@ def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
 def _tensors_of(model: torch.nn.Module) -> Iterator[_Named]:
     kind = type(model).__name__
     for name, parameter in model.named_parameters():
-        yield f"{kind}.{without_wrapper(name)}", _PARAMETER, parameter
+        yield f"{kind}.{without_wrapper(name)}", "parameter", parameter
     for name, buffer in model.named_buffers():
-        yield f"{kind}.{without_wrapper(name)}", _BUFFER, buffer
+        yield f"{kind}.{without_wrapper(name)}", "buffer", buffer
 
 
 def _parameter(module: torch.nn.Module | None, name: str) -> torch.Tensor | None:
@@ -145,7 +142,7 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recordi
     recording) and its arguments; outside, the gradients of all."""
     if model is None:
         return [
-            (name, _GRADIENT, parameter.grad)
+            (name, "gradient", parameter.grad)
             for _, gradients, _ in list(_models.values())
             for name, module, short in gradients
             if (parameter := _parameter(module(), short)) is not None and parameter.grad is not None
@@ -168,10 +165,10 @@ def named_tensors(model: torch.nn.Module | None, args: Any, kwargs: Any, recordi
         _models[model] = (place, gradients, {recording})
     name = type(model).__name__
     inputs = [*_tensors_in(list(args or ()), f"{name}.input"), *_tensors_in(dict(kwargs or {}), f"{name}.input")]
-    return new + [(where, _INPUT, tensor) for where, tensor in inputs]
+    return new + [(where, "input", tensor) for where, tensor in inputs]
 
 
 def parameter_names() -> dict[torch.Tensor, str]:
     """Of the models that were seen running: "Net.fc.weight"."""
     named = [one for model in list(_models) for one in _tensors_of(model)]
-    return {tensor: name for name, origin, tensor in named if origin == _PARAMETER}
+    return {tensor: name for name, origin, tensor in named if origin == "parameter"}

@@ -84,7 +84,6 @@ struct Glob {
 struct KnownNames {
   std::shared_mutex mutex;
   std::multimap<std::string, std::string, std::less<>> others;
-  NameAdviser adviser;
 
   void add(const std::vector<std::pair<std::string, std::string>>& names) {
     for (const auto& pair : names) {
@@ -521,22 +520,6 @@ void add_other_names(const std::vector<std::pair<std::string, std::string>>& nam
   KnownNames& known = KnownNames::get();
   const std::unique_lock lock(known.mutex);
   known.add(names);
-}
-
-void set_name_adviser(NameAdviser adviser) {
-  KnownNames& known = KnownNames::get();
-  const std::unique_lock lock(known.mutex);
-  known.adviser = std::move(adviser);
-}
-
-std::string advice_on(const std::string& item, const std::string& level) {
-  NameAdviser adviser;
-  {
-    KnownNames& known = KnownNames::get();
-    const std::shared_lock lock(known.mutex);
-    adviser = known.adviser;
-  }
-  return adviser ? adviser(item, level) : "";  // without the lock: it waits for Python's
 }
 
 const std::vector<std::string_view>& metadata_ops() {

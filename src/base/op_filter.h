@@ -10,7 +10,6 @@
 // A comma inside brackets, braces or parentheses ("a{1,2}") does not separate.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,12 +54,6 @@ class OP_TOOLS_API OpFilter {
 // Further names of functions than other_names.h has, of another version of torch: name as tools see it, name as users
 // may write it. From the Python package, at its first tool. Any thread; names that were added stay.
 OP_TOOLS_API void add_other_names(const std::vector<std::pair<std::string, std::string>>& names);
-
-// The items that a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?"
-// or "". From the Python package, which knows the names of torch's functions; called where a scope ends.
-using NameAdviser = std::function<std::string(const std::string& item, const std::string& level)>;
-OP_TOOLS_API void set_name_adviser(NameAdviser adviser);
-OP_TOOLS_API std::string advice_on(const std::string& item, const std::string& level);
 
 // Names of calls that only read metadata (torch.Tensor.size, torch.Tensor.shape.__get__, aten::is_same_size,
 // ...): left out unless a filter names them. The list stands here and nowhere else, sorted.

@@ -2,10 +2,11 @@
 
 #include <utility>
 
+#include "base/host.h"
+
 namespace op_tools {
 namespace {
 
-std::atomic<OfProgram> g_recognises{nullptr};
 // Owned. A plain pointer: kernels may run while the thread's objects are destroyed.
 thread_local std::exception_ptr* tl_held = nullptr;
 
@@ -13,17 +14,8 @@ thread_local std::exception_ptr* tl_held = nullptr;
 
 std::atomic<int> g_held{0};
 
-void set_of_program(OfProgram recognises) {
-  g_recognises.store(recognises);
-}
-
-bool is_of_program(const std::exception& caught) noexcept {
-  const OfProgram recognises = g_recognises.load();
-  return recognises && recognises(caught);
-}
-
 bool hold_for_program(const std::exception& caught) noexcept {
-  if (!is_of_program(caught)) return false;
+  if (!host().is_of_program(caught)) return false;
   if (tl_held) return true;
   tl_held = new std::exception_ptr(std::current_exception());
   g_held.fetch_add(1);

@@ -33,11 +33,8 @@ class OP_TOOLS_API StopProgram final : public Error {
 // it holds it, for this thread, and goes on as after any failure; the way back to the program throws it. The first of
 // several is held.
 
-// Holds the exception that is being handled, if it is of this kind. The Python bindings recognise the kind.
+// Holds the exception that is being handled, if it is one of these. The host recognises them (host.h).
 OP_TOOLS_API bool hold_for_program(const std::exception& caught) noexcept;
-OP_TOOLS_API bool is_of_program(const std::exception& caught) noexcept;
-using OfProgram = bool (*)(const std::exception& caught);
-OP_TOOLS_API void set_of_program(OfProgram recognises);
 
 // The exception held for this thread, which is forgotten; nullptr: none.
 OP_TOOLS_API std::exception_ptr take_held_slow() noexcept;

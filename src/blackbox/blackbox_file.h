@@ -2,8 +2,7 @@
 //
 // It is mapped memory of the process that writes it, shared with the file: bytes stored there stay when the process
 // dies, whatever kills it, without a handler and without a system call. (It does not stay when the machine loses
-// power.) Nothing is written twice or moved, so that a reader may look at any time. op_tools/_tools/black_box_file.py
-// reads it.
+// power.) Nothing is written twice or moved, so that a reader may look at any time (blackbox_content.h).
 //
 //   Header, a page
 //   Region of each thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
@@ -189,6 +188,7 @@ class BlackBoxFile {
   // This process was forked from the process whose file it is: it must not be touched, and is not mapped.
   bool is_parents() const { return owner_.in_child(); }
   const std::string& path() const { return path_; }
+  std::string_view bytes() const { return {memory_, bytes_}; }
   // Grows while any thread begins or ends a call.
   uint64_t progress() const;
   // Where the process stands when no call has begun or ended since before `since`: the call that is open, else the

@@ -102,58 +102,7 @@ InputsId inputs_of(BlackBoxFile& file, BlackBoxFile::Thread& thread, OpCall& cal
   return known.string;
 }
 
-double seconds(int64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) / 1e9;
-}
-
-const char* to_string(Kept kept) {
-  switch (kept) {
-    case Kept::kNotAsked:
-      return "";
-    case Kept::kCopying:
-      return "copying";
-    case Kept::kInputs:
-      return "inputs";
-    case Kept::kTooLarge:
-      return "too large";
-    case Kept::kFailed:
-      return "failed";
-    case Kept::kNoRoom:
-      return "no room";
-  }
-  return "";
-}
-
 }  // namespace
-
-const Columns<BlackBoxRow>& BlackBoxRow::columns() {
-  static const Columns<BlackBoxRow> all{
-      "BlackBoxRow",
-      "A call in the file of OpBlackBox.",
-      {
-          {"state", &BlackBoxRow::state, "`open`: it had begun and not ended; `ended`; `failed`: the operator raised"},
-          {"op", &BlackBoxRow::op, "the operator"},
-          {"phase", &BlackBoxRow::phase, "`forward` or `backward`"},
-          {"module", &BlackBoxRow::module, "the module that made the call"},
-          {"line", &BlackBoxRow::line, "the program's line"},
-          {"inputs", &BlackBoxRow::inputs, "dtypes, shapes and devices of the tensors"},
-          {"step", &BlackBoxRow::step, "the training step"},
-          {"id", &BlackBoxRow::id, "the number of the call"},
-          {"thread", &BlackBoxRow::thread, "the thread, as the system numbers it"},
-          {"begun", &BlackBoxRow::begun, "seconds since 1970"},
-          {"ms", &BlackBoxRow::ms, "how long the program's thread was in it; nothing for an open call"},
-          {"stored", &BlackBoxRow::stored,
-           "`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not "
-           "begun; "
-           "empty: not asked"},
-          {"stream", &BlackBoxRow::stream, "the stream of a device: `sim:0, stream 0`"},
-          {"done", &BlackBoxRow::done,
-           "an event of its stream showed that the device had done it; on the CPU: it ended"},
-          {"group", &BlackBoxRow::group, "the process group of a collective"},
-          {"number", &BlackBoxRow::number, "the collective's number in its group, from 1"},
-      }};
-  return all;
-}
 
 struct BlackBoxHook::Impl {
   Impl(const ResolvedBlackBoxOptions& options, int64_t rank) : options(options), rank(rank) {}
@@ -283,34 +232,9 @@ BlackBoxResult BlackBoxHook::result() const {
   const BlackBoxFile* const file = impl_->file.get();  // a child that has made no call has none
   if (!file || file->is_parents()) return result;
   result.path = file->path();
-  result.left_out = file->header().left_out.load();
-  const int64_t to_unix = file->header().clock_to_unix;
-  const auto text = [&](StringId id) { return std::string(file->text(id)); };
-  file->each_call([&](const BlackBoxFile::Region& region, const BlackBoxCall& call, bool is_open) {
-    BlackBoxRow& row = result.rows.emplace_back();
-    row.state = is_open ? "open" : call.failed ? "failed" : "ended";
-    row.op = text(call.op);
-    row.phase = to_string(call.phase ? Phase::kBackward : Phase::kForward);
-    row.module = text(call.module);
-    row.line = text(call.line);
-    row.inputs = file->description(call.inputs);
-    row.step = call.step;
-    row.id = static_cast<int64_t>(call.id);
-    row.thread = static_cast<int64_t>(region.thread);
-    row.begun = seconds(call.begin + to_unix);
-    if (!is_open) row.ms = static_cast<double>(call.end - call.begin) / 1e6;
-    row.stored = to_string(call.kept);
-    row.done = !is_open;
-    if (call.stream) {
-      const BlackBoxFile::Stream& stream = file->header().streams[call.stream - 1];
-      row.stream = text(stream.device) + ", stream " + std::to_string(stream.id);
-      row.done = row.done && call.end <= stream.done_until.load(std::memory_order_acquire);
-    }
-    row.group = text(call.group);
-    row.number = call.number;
-  });
-  std::stable_sort(result.rows.begin(), result.rows.end(),
-                   [](const BlackBoxRow& one, const BlackBoxRow& other) { return one.begun < other.begun; });
+  BlackBoxContent content = read_black_box(file->bytes(), file->path());
+  result.left_out = content.left_out;
+  result.rows = std::move(content.rows);
   return result;
 }
 

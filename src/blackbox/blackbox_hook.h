@@ -13,29 +13,13 @@
 #include <vector>
 
 #include "base/export.h"
+#include "blackbox/blackbox_content.h"
 #include "blackbox/blackbox_options.h"
 #include "hooks/hook.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
 
 namespace op_tools {
-
-// A call in the file.
-struct BlackBoxRow {
-  std::string state;  // "open": it had begun and not ended; "ended"; "failed": the operator raised
-  std::string op, phase, module, line, inputs;
-  int64_t step = 0;
-  int64_t id = 0;
-  int64_t thread = 0;
-  double begun = 0;          // seconds since 1970
-  std::optional<double> ms;  // of calls that ended
-  std::string stored;        // the part of its inputs in the file
-  std::string stream;
-  bool done = false;
-  std::string group;  // of a collective
-  int64_t number = 0;
-  static const Columns<BlackBoxRow>& columns();
-};
 
 struct BlackBoxResult {
   std::vector<BlackBoxRow> rows;  // this process's, in the order in which they began

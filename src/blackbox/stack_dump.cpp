@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "base/host.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -18,9 +18,7 @@ namespace {
 constexpr int64_t kLimit = 5'000'000'000;  // nanoseconds
 constexpr int kAttempts = 100;
 
-std::atomic<StackDump> g_dump{nullptr};
-
-[[noreturn]] void dump_and_exit(StackDump dump, int descriptor) {
+[[noreturn]] void dump_and_exit(Host::StackDump dump, int descriptor) {
   ::prctl(PR_SET_DUMPABLE, 0);  // no core file
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT}) ::signal(number, SIG_DFL);
   dump(descriptor);
@@ -40,14 +38,10 @@ bool ended_well(pid_t child, int64_t limit) {
 
 }  // namespace
 
-void set_stack_dump(StackDump dump) {
-  g_dump.store(dump);
-}
-
 // A child without SIGCHLD (the first argument of clone): the program's own handlers and wait() never meet it. fork()
 // would run the handlers that the program's libraries have registered for it.
 bool write_stacks(int descriptor) {
-  const StackDump dump = g_dump.load();
+  const Host::StackDump dump = host().stack_dump();
   if (!dump) return true;
   const int64_t limit = clock_now() + kLimit;
   const off_t begin = ::lseek(descriptor, 0, SEEK_END);

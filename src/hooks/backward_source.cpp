@@ -6,9 +6,8 @@ namespace op_tools {
 
 void BackwardSource::prepare(OpCall& call) {
   if (!call.grad_enabled) return;
-  const Wants wants = chain_.wants(call.hooks);
-  if (wants.nodes) new_nodes_.emplace();
-  if (!wants.gradients) return;
+  if (chain_.wants(call.hooks, &Wants::nodes)) new_nodes_.emplace();
+  if (!chain_.wants(call.hooks, &Wants::gradients)) return;
   std::vector<at::Tensor> inputs;
   inputs.reserve(8);  // most calls have fewer
   call.frame().visit_inputs([&](const at::Tensor& tensor) { inputs.push_back(tensor); });

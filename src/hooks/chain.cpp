@@ -10,6 +10,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/stop_program.h"
@@ -19,6 +20,7 @@
 #include "hooks/failed_backward.h"
 #include "hooks/graph_capture.h"
 #include "hooks/module_path.h"
+#include "hooks/stack_source.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
@@ -236,15 +238,11 @@ uint32_t Chain::mask_for(std::string_view name, bool composite) const {
   return mask;
 }
 
-Wants Chain::wants(uint32_t mask) const {
-  Wants all;
+bool Chain::wants(uint32_t mask, bool Wants::*need) const {
   for (size_t i = 0; i < hooks_.size(); ++i) {
-    if (!(mask >> i & 1)) continue;
-    all.gradients |= hooks_[i]->wants.gradients;
-    all.aten_call |= hooks_[i]->wants.aten_call;
-    all.nodes |= hooks_[i]->wants.nodes;
+    if ((mask >> i & 1) && hooks_[i]->wants.*need) return true;
   }
-  return all;
+  return false;
 }
 
 namespace {
@@ -494,7 +492,7 @@ void Chain::run(uint32_t mask, OpCall& call) const {
     run.execute();
   } catch (const std::exception& error) {
     run.failed(is_of_saved_tensor_hook(call, error) ? ended_by_program("a hook for saved tensors raised")
-               : is_of_program(error)               ? ended_by_program(exception_text(error))
+               : host().is_of_program(error)        ? ended_by_program(exception_text(error))
                                                     : exception_text(error));
     throw_held(call);
     throw;

@@ -67,7 +67,7 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   uint32_t mask_for(std::string_view name, bool composite = false) const;
   // The same for a dispatcher operator, which has a small index; cached, so that each filter is asked once.
   uint32_t mask_of_op(size_t op_index, std::string_view name, bool composite) const;
-  Wants wants(uint32_t mask) const;  // of the masked hooks together
+  bool wants(uint32_t mask, bool Wants::*need) const;  // a masked hook does
 
   // Runs the call: observers, executor or operator, observers. Throws only the operator's (or executor's) exceptions.
   void run(uint32_t mask, OpCall& call) const;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host.h"
 #include "hooks/unseen_calls.h"
 #include "tensor/internal_guard.h"
 
@@ -118,8 +119,6 @@ class Inheritance {
   std::unordered_map<at::CallbackHandle, std::shared_ptr<ThreadChains>> offered_;
 };
 
-std::atomic<bool (*)()> g_thread_watch{nullptr};
-
 // Hooks with all_threads, for threads that entered no scope. Interception is turned on in such a thread when it begins,
 // if it tells (thread_begins()), else by a record-function callback when it calls an operator (that call is missed: it
 // is running already); the interceptor's kernel turns it off in threads where it is still on after the last of these
@@ -142,8 +141,7 @@ class AllThreads {
   }
 
   void add(const std::shared_ptr<ActiveHook>& hook) {
-    const auto watch = g_thread_watch.load(std::memory_order_acquire);
-    const bool threads_tell = watch && watch();
+    const bool threads_tell = host().watch_threads();
     std::lock_guard<std::mutex> lock(mutex_);
     ActiveHooks hooks = hooks_of(chain_.get());
     hooks.push_back(hook);
@@ -330,7 +328,7 @@ std::shared_ptr<ThreadChains> ThreadHooks::add(const std::shared_ptr<ActiveHook>
   static const int registered = pthread_atfork(&AllThreads::hold, &AllThreads::release, &after_fork_in_child);
   static_cast<void>(registered);
   const Level level = hook->options.level;
-  if (const auto watch = g_thread_watch.load(std::memory_order_acquire)) watch();
+  host().watch_threads();
   tl_own.begin();
   ActiveHooks hooks = hooks_of(tl.chains->get(level));
   hooks.push_back(hook);
@@ -399,10 +397,6 @@ bool follows_scopes() {
 
 bool FollowedThread::has(Level level) const {
   return scopes_->share(level) != nullptr;
-}
-
-void set_thread_watch(bool (*watch)()) {
-  g_thread_watch.store(watch, std::memory_order_release);
 }
 
 void thread_begins() noexcept {

@@ -76,9 +76,8 @@ class OP_TOOLS_API FollowedThread {
 // counts: the calls of that thread are then not to be recorded.
 bool follows_scopes();
 
-// A thread that Python starts tells that it begins, from the first time on that `watch` was asked for it and said true:
-// which is when a scope is first entered. Not under locks of ours.
-OP_TOOLS_API void set_thread_watch(bool (*watch)());
+// A thread that the program's language starts tells that it begins, once its host watches threads: from the first time
+// on that a scope is entered. Not under locks of ours.
 OP_TOOLS_API void thread_begins() noexcept;
 
 // Operators that this thread calls go through the interceptor's kernel, or no longer. Threads of autograd inherit it.

@@ -121,7 +121,7 @@ std::optional<NodeOwner> owner_of_node() {
 Place current_place(bool line, bool module, bool in_backward) {
   const auto owner = in_backward ? owner_of_node() : std::nullopt;
   // The module in backward as well: a checkpoint runs modules again there.
-  Place place = place_on_stack(line && !owner, module);
+  Place place = host().place(line && !owner, module);
   if (owner) {
     if (line) place.line = owner->line;
     if (module && !place.module) place.module = owner->module;

@@ -1,5 +1,5 @@
 // In which module of the user's model a call is made: "ResNet.layer3.0.conv1", the class of the outermost module, then
-// names. Only the bindings of the program's language know modules (stack_source.h); they are asked when a hook asks the
+// names. Only the program's language knows modules (base/host.h); it is asked when a hook asks the
 // call (OpCall::module()), so that a program without such a hook pays nothing.
 //
 // In backward no module runs. The operators of an autograd node belong to the module of the call that made the node:
@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "base/export.h"
+#include "base/host.h"
 #include "base/op_filter.h"
-#include "hooks/stack_source.h"
 
 namespace op_tools {
 

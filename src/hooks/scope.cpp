@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/fork_guard.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/stop_program.h"
@@ -44,7 +45,7 @@ void warn_unmatched(const ActiveHook& active) {
         if (!logged->insert(item.described).second) continue;
       }
       log::warn(item.described + " matched no " + what +
-                (of_operators ? advice_on(item.text, std::string(to_string(active.options.level))) : ""));
+                (of_operators ? host().advice(item.text, std::string(to_string(active.options.level))) : ""));
     }
   };
   warn(active.options.filter.get(), "operator that was called", true);

@@ -1,35 +1,13 @@
 #include "hooks/stack_source.h"
 
-#include <atomic>
-#include <utility>
+#include "base/host.h"
 
 namespace op_tools {
-namespace {
 
-StackSource& source() {
-  static StackSource* source = new StackSource;  // leaked: asked until the process ends
-  return *source;
-}
-
-std::atomic<PlaceSource> g_place_source{nullptr};
-
-}  // namespace
-
-void set_stack_source(StackSource new_source) {
-  source() = std::move(new_source);
-}
-
-void set_place_source(PlaceSource source) {
-  g_place_source.store(source, std::memory_order_release);
-}
-
-Place place_on_stack(bool line, bool module) {
-  const PlaceSource source = g_place_source.load(std::memory_order_acquire);
-  return source ? source(line, module) : Place();
-}
-
-StackLines current_lines(size_t most) {
-  return source() ? source()(most) : StackLines();
+StackLines current_lines() {
+  StackLines lines(kMostStackLines);
+  lines.resize(host().stack({lines.data(), lines.size()}));
+  return lines;
 }
 
 std::vector<std::string> current_stack() {

@@ -1,28 +1,9 @@
 #include "record/named_tensors.h"
 
-#include <utility>
-
 #include "tensor/known_tensors.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
-namespace {
-
-NamedTensorSource& source() {
-  static NamedTensorSource* source = new NamedTensorSource;  // leaked: asked until the process ends
-  return *source;
-}
-
-}  // namespace
-
-void set_named_tensor_source(NamedTensorSource new_source) {
-  source() = std::move(new_source);
-}
-
-std::vector<NamedTensor> named_tensors(uint64_t recording) {
-  return source() ? source()(recording) : std::vector<NamedTensor>();
-}
-
 TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return {};
   const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());

@@ -1,14 +1,12 @@
 // Where the elements of tensors come from: the call that made or wrote their memory, or the name that the program's
-// models have for it. Known by the storage, so for every view of it. One thread at a time; the source: any thread.
+// models have for it (Host::named_tensors). Known by the storage, so for every view of it. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "base/export.h"
 #include "base/sweeps.h"
@@ -21,14 +19,6 @@ struct NamedTensor {
   Origin origin;
   at::Tensor tensor;
 };
-
-// The names that the program's language has in its models: parameters and buffers of the model that this thread is in
-// (when they may have changed since this recording asked for them), and its arguments; outside of models the gradients
-// of all models' parameters. `recording`: a number of its own in the process. Set once by the bindings of that
-// language.
-using NamedTensorSource = std::function<std::vector<NamedTensor>(uint64_t recording)>;
-OP_TOOLS_API void set_named_tensor_source(NamedTensorSource source);
-std::vector<NamedTensor> named_tensors(uint64_t recording);  // nothing where there is no source
 
 struct TensorOrigin {
   Origin origin = Origin::kUnknown;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "hooks/backward_pass.h"
@@ -123,7 +124,8 @@ TensorOrigin Recorder::named_origin(const at::Tensor& tensor, const OpCall& call
   const TensorOrigin origin = known();
   if (origin.origin != Origin::kUnknown || phase_of(call) == Phase::kBackward) return origin;
   if (!in_module && !graph_ran_.exchange(false)) return origin;
-  const std::vector<NamedTensor> named = named_tensors(number_in_process_);
+  std::vector<NamedTensor> named;
+  host().named_tensors(number_in_process_, &named);
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const NamedTensor& one : named) values_.name(one);
   return values_.origin(tensor);

@@ -33,6 +33,7 @@ enum class Origin : uint8_t {
   kGradient,   // of a parameter
   kInput,      // an argument of the outermost module
 };
+inline constexpr std::array kOriginNames{"unknown", "call", "parameter", "buffer", "gradient", "input"};  // to Python
 
 using StringNumber = uint32_t;  // in Recording::strings; 0: ""
 using ListNumber = uint32_t;    // in Recording::lists; 0: []

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/read_options.h"
 #include "base/version.h"
@@ -25,11 +26,6 @@ namespace op_tools {
 namespace {
 
 using Items = std::vector<std::pair<Value, Value>>;
-
-ProgramSource& source() {
-  static ProgramSource* source = new ProgramSource;  // leaked: asked until the process ends
-  return *source;
-}
 
 // Variables by which a run may differ from another.
 Value environment_items() {
@@ -65,10 +61,6 @@ std::string host_name() {
 
 }  // namespace
 
-void set_program_source(ProgramSource new_source) {
-  source() = std::move(new_source);
-}
-
 Value run_header(const OpCall& call, int64_t rank, bool modules_only) {
   Items items{{"format", kRecordingFormat},
               {"op_tools", std::string(version())},
@@ -83,8 +75,9 @@ Value run_header(const OpCall& call, int64_t rank, bool modules_only) {
               {"seeds", make_dict({{"cpu", std::to_string(at::detail::getDefaultCPUGenerator().current_seed())}})},
               {"environment", environment_items()}};
   try {
-    const Value program = source() ? source()() : Value();
-    if (const auto* dict = program.get_if<Dict>()) items.insert(items.end(), dict->items->begin(), dict->items->end());
+    Value facts;
+    const auto* program = host().program_facts(&facts) ? facts.get_if<Dict>() : nullptr;
+    if (program) items.insert(items.end(), program->items->begin(), program->items->end());
   } catch (const std::exception& error) {
     log::debug(std::string("OpRecord: the header says nothing of the program: ") + error.what());
   }

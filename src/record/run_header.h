@@ -2,19 +2,13 @@
 // here need no other explanation.
 #pragma once
 
-#include <functional>
-#include <string>
+#include <cstdint>
 
 #include "base/export.h"
 #include "hooks/op_call.h"
 #include "tensor/value.h"
 
 namespace op_tools {
-
-// Facts that the program's language knows: its version, the command line, the git commit, the world size. A Dict; set
-// once by the bindings of that language.
-using ProgramSource = std::function<Value()>;
-OP_TOOLS_API void set_program_source(ProgramSource source);
 
 // A Dict, on the thread of the call that is the first of the recording. `modules_only`: it has calls of modules.
 Value run_header(const OpCall& call, int64_t rank, bool modules_only);

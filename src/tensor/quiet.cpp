@@ -1,7 +1,8 @@
 #include "tensor/quiet.h"
 
-#include <atomic>
 #include <mutex>
+
+#include "base/host.h"
 
 namespace op_tools {
 namespace {
@@ -10,8 +11,6 @@ class Silent final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
 };
-
-std::atomic<QuietPython> g_quiet_python{nullptr};
 
 // With "always", torch does not note that it has given a warning. It is a setting of the process: runs on several
 // threads share it, and the last run puts it back.
@@ -38,11 +37,6 @@ class WarnsAlways {
   bool before_ = false;
 };
 
-std::shared_ptr<void> quiet_python() {
-  const QuietPython quiet = g_quiet_python.load();
-  return quiet ? quiet() : nullptr;
-}
-
 }  // namespace
 
 c10::WarningHandler& QuietOperators::silent() {
@@ -50,11 +44,7 @@ c10::WarningHandler& QuietOperators::silent() {
   return *silent;
 }
 
-void set_quiet_python(QuietPython quiet) {
-  g_quiet_python.store(quiet);
-}
-
-QuietRun::QuietRun(bool in_python) : python_(in_python ? quiet_python() : nullptr) {
+QuietRun::QuietRun(bool in_python) : python_(in_python ? host().quiet() : nullptr) {
   WarnsAlways::get().begin();
 }
 

@@ -20,8 +20,8 @@ class QuietOperators {
   const c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-// For a run of a call of the program's. Warnings that torch gives once in a process are still there for the program,
-// and with `in_python` Python's warnings of this thread are not given, nor noted as given.
+// For a run of a call of the program's. What torch warns of once in a process is still there for the program, and with
+// `in_python` the host's warnings of this thread are not given, nor noted as given.
 class OP_TOOLS_API QuietRun {
  public:
   explicit QuietRun(bool in_python);
@@ -33,9 +33,5 @@ class OP_TOOLS_API QuietRun {
   const QuietOperators operators_;
   const std::shared_ptr<void> python_;
 };
-
-// Makes Python's warnings on this thread quiet until the object is freed; by the bindings, once.
-using QuietPython = std::shared_ptr<void> (*)();
-OP_TOOLS_API void set_quiet_python(QuietPython quiet);
 
 }  // namespace op_tools

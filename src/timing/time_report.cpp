@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/host.h"
 #include "base/text_table.h"
 
 namespace op_tools {
@@ -84,11 +85,6 @@ std::string number(double value, int digits) {
   return {text, end.ptr};
 }
 
-FlopSource& flop_source() {
-  static FlopSource* source = new FlopSource;  // leaked: tools may end while the process exits
-  return *source;
-}
-
 }  // namespace
 
 std::vector<TimeRow> time_rows(const TimeRecords::Snapshot& records, TimeGroup by, const std::vector<int64_t>& flops) {
@@ -161,18 +157,13 @@ const Columns<TimeRow>& TimeRow::columns() {
   return all;
 }
 
-void set_flop_source(FlopSource source) {
-  flop_source() = std::move(source);
-}
-
 std::vector<int64_t> FlopCounts::of(const std::vector<TimeEntry>& entries) {
   std::vector<int64_t> flops;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     flops = known_;
   }
-  if (!flop_source()) return {};
-  // The source may wait for an interpreter whose holder waits for us: not under the lock. An operator whose first
+  // The host may wait for an interpreter whose holder waits for us: not under the lock. An operator whose first
   // shapes have no formula has none for others.
   std::map<std::string, bool> has_formula;
   for (size_t i = 0; i < flops.size(); ++i) has_formula[entries[i].op] |= flops[i] >= 0;
@@ -181,7 +172,7 @@ std::vector<int64_t> FlopCounts::of(const std::vector<TimeEntry>& entries) {
     int64_t count = -1;
     const auto known = has_formula.find(entry.op);
     if (!entry.details.sample.is<None>() && (known == has_formula.end() || known->second)) {
-      count = flop_source()(entry.op, entry.phase, entry.details.sample);
+      count = host().flops(entry.op, entry.phase, entry.details.sample);
       has_formula[entry.op] |= count >= 0;
     }
     flops.push_back(count);

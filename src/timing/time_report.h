@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,12 +41,7 @@ OP_TOOLS_API std::vector<TimeRow> time_rows(const TimeRecords::Snapshot& records
 // The first `limit` rows for people.
 OP_TOOLS_API std::string time_table(const std::vector<TimeRow>& rows, size_t limit);
 
-// How many floating point operations a call does, by those who know: the Python package asks torch's formulas. `sample`
-// is that of CallDetails. Negative: not known. Asked when rows are made, not per call, from any thread.
-using FlopSource = std::function<int64_t(std::string_view op, Phase phase, const Value& sample)>;
-OP_TOOLS_API void set_flop_source(FlopSource source);
-
-// Of all entries, asked once for each, and cached.
+// How many floating point operations a call of each entry does (Host::flops): asked once for each, and cached.
 class FlopCounts {
  public:
   std::vector<int64_t> of(const std::vector<TimeEntry>& entries);

@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/host.h"
+#include "blackbox/blackbox_content.h"
 #include "blackbox/blackbox_file.h"
 #include "blackbox/blackbox_hook.h"
 #include "blackbox/stack_dump.h"
@@ -46,6 +49,56 @@ Found calls_in(const BlackBoxFile& file) {
 }
 
 }  // namespace
+
+TEST_CASE("a file is read without Python, whatever was written over it", "[blackbox]") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/a.blackbox";
+  {
+    BlackBoxFile file(path, {16}, 3);
+    BlackBoxFile::Thread& thread = file.thread();
+    for (uint64_t id = 1; id <= 2; ++id) {
+      BlackBoxCall& call = file.next(thread);
+      call.id = id;
+      call.op = file.intern(id == 1 ? "aten::mm" : "aten::relu");
+      call.inputs = file.describe(id, [] { return std::string("float32[4]"); });
+      file.begin(thread, call);
+      if (id == 1) file.end(thread, id, /*failed=*/true);
+    }
+  }
+  const BlackBoxContent content = read_black_box(path);
+  CHECK(content.pid == ::getpid());
+  CHECK(content.rank == 3);
+  CHECK_FALSE(content.closed);
+  CHECK_FALSE(content.copied);
+  REQUIRE(content.rows.size() == 2);
+  CHECK(content.rows[0].op == "aten::mm");
+  CHECK(content.rows[0].state == "failed");
+  CHECK(content.rows[0].inputs == "float32[4]");
+  CHECK(content.rows[0].ms.has_value());
+  CHECK(content.rows[1].op == "aten::relu");
+  CHECK(content.rows[1].state == "open");
+  CHECK_FALSE(content.rows[1].ms.has_value());
+  CHECK_THROWS_WITH(save_kept_calls(path, folder.path()), Catch::Contains("has no inputs of calls"));
+  CHECK_THROWS_WITH(read_black_box(folder.path() + "/none"), Catch::Contains("/none: cannot be read"));
+
+  std::ifstream opened(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(opened), {}};
+  std::mt19937 random(5);
+  size_t refused = 0;
+  for (int attempt = 0; attempt < 60; ++attempt) {
+    std::string broken = bytes.substr(0, attempt % 3 == 0 ? random() % bytes.size() : bytes.size());
+    for (int change = 0; change < 4 && broken.size() > 8192; ++change) {
+      broken[8 + random() % 8184] = static_cast<char>(random());
+    }
+    try {
+      read_black_box(broken, "broken.blackbox");
+    } catch (const Error& error) {
+      ++refused;
+      CHECK_THAT(error.what(), Catch::StartsWith("broken.blackbox: "));
+    }
+  }
+  CHECK(refused >= 20);
+}
 
 TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox]") {
   const test::TemporaryFolder folder;
@@ -213,23 +266,28 @@ TEST_CASE("a dump of the stacks that fails does not end the program", "[blackbox
     return std::string{std::istreambuf_iterator<char>(file), {}};
   };
   CHECK(write_stacks(descriptor));  // no dump is set
-  set_stack_dump([](int out) {
+  struct Dumps final : Host {
+    StackDump stack_dump() override { return dump; }
+    StackDump dump = nullptr;
+  } dumps;
+  Host* const host_before = install_host(&dumps);
+  dumps.dump = [](int out) {
     if (::write(out, "half", 4) == 4) ::raise(SIGSEGV);
-  });
+  };
   CHECK_FALSE(write_stacks(descriptor));
   CHECK(written() == "before\n");
   void* shared = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
   static int* attempts = nullptr;  // of all children together
   attempts = static_cast<int*>(shared);
-  set_stack_dump([](int out) {
+  dumps.dump = [](int out) {
     if (++*attempts < 3) ::raise(SIGBUS);
     if (::write(out, "stacks\n", 7) != 7) ::_exit(1);
-  });
+  };
   CHECK(write_stacks(descriptor));
   CHECK(written() == "before\nstacks\n");
   CHECK(*attempts == 3);
-  set_stack_dump(nullptr);
+  install_host(host_before);
   ::munmap(shared, sizeof(int));
   ::close(descriptor);
 }

@@ -1,7 +1,10 @@
 // The alignment of two recordings and the verdicts on their calls, with recordings that are made in memory.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "runs/key_alignment.h"
 #include "runs/many_runs.h"
 #include "runs/recorded_items.h"
+#include "runs/run_comparison.h"
 #include "runs/run_rows.h"
 #include "runs/value_difference.h"
 
@@ -213,6 +217,28 @@ TEST_CASE("calls fused on one side become a group where their result agrees", "[
   const RunRow row = run_row(a.run(), b.run(), alignment, found, found.row_of_b[1], false);
   CHECK(row.op == "aten::mul + aten::add");
   CHECK(row.op_b == "aten::addcmul");
+}
+
+TEST_CASE("a comparison of two recordings answers by row, without Python", "[runs]") {
+  MadeRun a, b;
+  for (auto* const run : {&a, &b}) {
+    const uint32_t in = run->parameter("x", 1);
+    const uint32_t wrong = run->call("aten::mul", {in}, run == &a ? 10 : 99);
+    run->call("aten::neg", {run->call("aten::exp", {wrong}, run == &a ? 11 : 98)}, run == &a ? 12 : 97);
+  }
+  const RunComparison found(std::make_shared<Recording>(a.run()), std::make_shared<Recording>(b.run()));
+  CHECK(found.divergence().first == 0);
+  CHECK(found.births() == std::vector<uint32_t>{0});
+  CHECK(found.counts() == std::map<std::string, size_t>{{"born here", 1}, {"carried", 2}});
+  CHECK(found.worst("carried").size() == 2);
+  CHECK(found.chain(0) == std::vector<uint32_t>{0, 1, 2});
+  CHECK(found.row(0).op == "aten::mul");
+  CHECK(found.calls_of(2) == std::pair(CallNumbers{2}, CallNumbers{2}));
+  CHECK_THROWS_AS(found.row(3), std::out_of_range);
+
+  const RunComparison same(found.a(), found.a(), found.a().get());
+  CHECK(same.divergence().first == kNoRow);
+  CHECK(same.counts() == std::map<std::string, size_t>{{"agrees", 3}});
 }
 
 TEST_CASE("backward calls are paired by their forward calls, in whatever order the engine runs them", "[runs]") {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host.h"
 #include "base/stop_program.h"
 #include "catch.h"
 #include "quiet_log.h"
@@ -100,7 +101,12 @@ class Interrupted final : public Hook {
 
 TEST_CASE("an exception that ends a hook from outside is thrown when the call is over, and the hook stays on",
           "[scope]") {
-  set_of_program([](const std::exception& caught) { return dynamic_cast<const Outside*>(&caught) != nullptr; });
+  struct Recognises final : Host {
+    bool is_of_program(const std::exception& caught) override {
+      return dynamic_cast<const Outside*>(&caught) != nullptr;
+    }
+  } recognises;
+  Host* const before = install_host(&recognises);
   for (const bool in_before : {true, false}) {
     const auto hook = std::make_shared<Interrupted>(in_before);
     const auto other = std::make_shared<RecordingHook>();
@@ -118,7 +124,7 @@ TEST_CASE("an exception that ends a hook from outside is thrown when the call is
     beside.leave();
     scope.leave();
   }
-  set_of_program(nullptr);
+  install_host(before);
 }
 
 }  // namespace

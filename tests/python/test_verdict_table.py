@@ -18,7 +18,6 @@ from sample_cases import MM, case, tensor
 from unseen_work import in_fork, in_unfollowed_thread
 
 import op_tools
-import op_tools._tools.black_box_file
 import op_tools.sim_device  # makes the device "sim"
 from op_tools.__main__ import main
 from op_tools._conformance import shard_run
@@ -264,6 +263,10 @@ def report_of_two(kind, patch):
     return main(["conformance", "report", "old", "out"])
 
 
+# In the header of the file (src/blackbox/blackbox_file.h).
+_CLOSED, _LEFT_OUT = 116, 120
+
+
 def blackbox(kind, _):
     with op_tools.OpBlackBox(output_dir="box"):
         PROGRAMS[kind]()
@@ -272,20 +275,10 @@ def blackbox(kind, _):
         cut_off("box", "*.blackbox", 5000)
     if kind == "full":  # of a process that was killed, whose calls had no place
         data = bytearray(file.read_bytes())
-        header = op_tools._tools.black_box_file._Header._fields
-        places = dict(zip(header, [*_places()], strict=True))
-        struct.pack_into("<I", data, places["closed"], 0)
-        struct.pack_into("<Q", data, places["left_out"], 3)
+        struct.pack_into("<I", data, _CLOSED, 0)
+        struct.pack_into("<Q", data, _LEFT_OUT, 3)
         file.write_bytes(bytes(data))
     return main(["blackbox", "box"])
-
-
-def _places():
-    """Where the fields of a black box's header are."""
-    at = 0
-    for form in op_tools._tools.black_box_file._HEADER.format.replace(" ", "").lstrip("<").replace("8s", "s"):
-        yield at
-        at += {"s": 8, "I": 4, "i": 4, "Q": 8, "q": 8}[form]
 
 
 # --- The table ----------------------------------------------------------------------------------------------------------

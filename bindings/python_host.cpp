@@ -1,0 +1,111 @@
+#include "python_host.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/host.h"
+#include "interrupts.h"
+#include "new_threads.h"
+#include "python_frames.h"
+#include "python_modules.h"
+#include "python_timing.h"
+#include "python_values.h"
+#include "quiet_warnings.h"
+
+namespace op_tools::python {
+namespace {
+
+HostFunctions g_functions;
+
+// What faulthandler writes, without Python's lock: another thread may hold it for ever. Python exports the function and
+// declares it for itself alone.
+using DumpThreads = const char* (*)(int, PyInterpreterState*, PyThreadState*);
+
+void dump_stacks(int descriptor) {
+  static const auto dump = reinterpret_cast<DumpThreads>(dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
+  if (dump && Py_IsInitialized()) dump(descriptor, nullptr, nullptr);
+}
+
+class PythonHost final : public Host {
+ public:
+  Place place(bool line, bool module) override { return place_in_python(line, module); }
+
+  size_t stack(std::span<const std::string*> lines) override {
+    size_t count = 0;
+    PythonFrames frame;
+    for (int depth = 0; frame && depth < kMostFrames && count < lines.size(); ++depth, frame.back()) {
+      if (frame.code().of_user) lines[count++] = &frame.line();
+    }
+    return count;
+  }
+
+  StackDump stack_dump() override { return &dump_stacks; }
+
+  bool is_of_program(const std::exception& caught) override { return python::is_of_program(caught); }
+
+  std::shared_ptr<void> quiet() override {
+    if (!Py_IsInitialized()) return nullptr;
+    const py::gil_scoped_acquire gil;
+    return {new QuietWarnings, [](void* quiet) {
+              const py::gil_scoped_acquire again;
+              delete static_cast<QuietWarnings*>(quiet);
+            }};
+  }
+
+  bool watch_threads() override { return python::watch_threads(); }
+
+  std::string advice(const std::string& item, const std::string& level) override {
+    if (!Py_IsInitialized()) return {};
+    const py::gil_scoped_acquire gil;
+    try {
+      return g_functions.advice(text_of(item), level).cast<std::string>();
+    } catch (const std::exception&) {  // what a warning says besides must not end the scope otherwise
+      return {};
+    }
+  }
+
+  int64_t flops(std::string_view op, Phase phase, const Value& sample) override {
+    return flops_in_python(op, phase, sample);
+  }
+
+  bool program_facts(Value* facts) override {
+    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return false;
+    const py::gil_scoped_acquire gil;
+    const py::error_scope restored;
+    *facts = to_value(to_its_end([&] { return g_functions.program_facts(); }));
+    return true;
+  }
+
+  void named_tensors(uint64_t recording, std::vector<NamedTensor>* named) override {
+    named_tensors_in_python(recording, named);
+  }
+};
+
+}  // namespace
+
+const HostFunctions& host_functions() {
+  return g_functions;
+}
+
+void bind_host(py::module_& module) {
+  module.def(
+      "install_host",
+      [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
+         py::function count_flops, py::function advice) {
+        g_functions = {is_from_outside.release(), module_path.release(), named_tensors.release(),
+                       program_facts.release(),   count_flops.release(), advice.release()};
+        static auto* const host = new PythonHost;  // leaked, like the functions
+        install_host(host);
+      },
+      py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
+      py::arg("program_facts"), py::arg("count_flops"), py::arg("advice"));
+}
+
+}  // namespace op_tools::python

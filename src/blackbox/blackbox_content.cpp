@@ -1,0 +1,321 @@
+#include "blackbox/blackbox_content.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/run_folder.h"
+#include "blackbox/blackbox_file.h"
+#include "calls/capture_paths.h"
+#include "hooks/op_call.h"
+
+namespace op_tools {
+namespace {
+
+constexpr uint32_t kLongestText = 1 << 16;
+
+double seconds(int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e9;
+}
+
+const char* to_string(Kept kept) {
+  switch (kept) {
+    case Kept::kNotAsked:
+      return "";
+    case Kept::kCopying:
+      return "copying";
+    case Kept::kInputs:
+      return "inputs";
+    case Kept::kTooLarge:
+      return "too large";
+    case Kept::kFailed:
+      return "failed";
+    case Kept::kNoRoom:
+      return "no room";
+  }
+  return "?";
+}
+
+// Most of a file was never written, and costs nothing as long as it is not read.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat status {};
+    if (descriptor >= 0 && ::fstat(descriptor, &status) == 0) {
+      size_ = static_cast<size_t>(status.st_size);
+      memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+    }
+    const int error = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    if (memory_ == MAP_FAILED) fail(path, "cannot be read as a file of OpBlackBox", error);
+  }
+  ~MappedFile() { ::munmap(memory_, size_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::string_view bytes() const { return {static_cast<const char*>(memory_), size_}; }
+
+ private:
+  void* memory_ = MAP_FAILED;
+  size_t size_ = 0;
+};
+
+// What stands in a damaged file may be too large.
+int64_t sum(int64_t one, int64_t other) {
+  int64_t result = 0;
+  return __builtin_add_overflow(one, other, &result) ? 0 : result;
+}
+
+using Header = BlackBoxFile::Header;
+using FilesOfCall = std::map<std::string, std::string_view>;
+
+class Reader {
+ public:
+  Reader(std::string_view bytes, const std::string& path) : bytes_(bytes), path_(path) {
+    check_range(0, sizeof header_);
+    std::memcpy(header_, bytes_.data(), sizeof header_);
+    const Header& header = this->header();
+    constexpr std::string_view kMagic = "OPTBLBX3";
+    if (std::string_view(header.magic, sizeof header.magic) != kMagic || header.header_bytes != 4096 ||
+        header.call_bytes != sizeof(BlackBoxCall)) {
+      throw Error(path_ + ": is no file of OpBlackBox, or of another version of it");
+    }
+    const uint64_t need =
+        std::max({end_of(header.strings_at, header.string_bytes), end_of(header.inputs_at, header.input_bytes),
+                  end_of(header.kept_at, header.kept_bytes, header.kept_places)});
+    if (need > bytes_.size() || header.strings_used.load() > header.string_bytes) {
+      throw Error(path_ + ": is cut off: it has " + std::to_string(bytes_.size()) + " bytes of " +
+                  std::to_string(need));
+    }
+    if (header.calls < 1) throw Error(path_ + ": is damaged: it has no room for calls");
+  }
+
+  const Header& header() const { return *reinterpret_cast<const Header*>(header_); }
+
+  std::string string(StringId id) const {
+    const uint64_t used = header().strings_used.load();
+    if (id == 0) return {};
+    if (used < sizeof(uint32_t) || id > used - sizeof(uint32_t)) return "?";
+    return text_at(header().strings_at + id, bytes_.size());
+  }
+
+  std::vector<BlackBoxRow> rows() const {
+    const Header& header = this->header();
+    std::vector<BlackBoxRow> rows;
+    for (uint64_t i = 0; i < std::min(header.regions_used.load(), header.threads); ++i) {
+      const uint64_t region = header.header_bytes + i * header.region_bytes;
+      const auto [thread, depth, ended] = at<RegionBegin>(region);
+      const uint64_t opened = region + offsetof(BlackBoxFile::Region, open);
+      const uint64_t ring = opened + header.nested * sizeof(BlackBoxCall);
+      for (uint64_t n = ended - std::min<uint64_t>(ended, header.calls); n < ended; ++n) {
+        rows.push_back(row(at<BlackBoxCall>(ring + n % header.calls * sizeof(BlackBoxCall)), thread, false));
+      }
+      for (uint64_t n = 0; n < std::min<uint64_t>(depth, header.nested); ++n) {
+        rows.push_back(row(at<BlackBoxCall>(opened + n * sizeof(BlackBoxCall)), thread, /*is_open=*/true));
+      }
+    }
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const BlackBoxRow& one, const BlackBoxRow& other) { return one.begun < other.begun; });
+    return rows;
+  }
+
+  // By the number of the call; the files lie in the bytes.
+  std::map<int64_t, FilesOfCall> kept() const {
+    struct Lengths {
+      uint64_t first,
+          second;  // of a place: the call's number, the bytes of its files; of a file: its name, its content
+    };
+    const Header& header = this->header();
+    std::map<int64_t, FilesOfCall> calls;
+    for (uint64_t i = 0; i < header.kept_places && header.kept_bytes > sizeof(Lengths); ++i) {
+      uint64_t place = header.kept_at + i * header.kept_bytes;
+      const auto [call, size] = at<Lengths>(place);
+      place += sizeof(Lengths);
+      if (call == 0 || size > header.kept_bytes - sizeof(Lengths)) continue;
+      FilesOfCall& files = calls[static_cast<int64_t>(call)];
+      for (const uint64_t end = place + size; place + sizeof(Lengths) <= end;) {
+        const auto [name_size, file_size] = at<Lengths>(place);
+        place += sizeof(Lengths);
+        if (name_size > end - place || file_size > end - place - name_size) break;
+        files[std::string(range(place, name_size))] = range(place + name_size, file_size);
+        place += name_size + file_size;
+      }
+    }
+    return calls;
+  }
+
+ private:
+  struct RegionBegin {
+    uint64_t thread, depth, ended;
+  };
+  struct StreamCopy {
+    int64_t id;
+    StringId device;
+    uint32_t reserved;
+    int64_t done_until;
+    uint64_t launched;
+  };
+  static_assert(sizeof(StreamCopy) == sizeof(BlackBoxFile::Stream));
+
+  // Of some parts of one size; as large as a number can be where it is larger.
+  static uint64_t end_of(uint64_t place, uint64_t bytes, uint64_t count = 1) {
+    uint64_t end = 0;
+    const bool is_too_large = __builtin_mul_overflow(bytes, count, &end) || __builtin_add_overflow(end, place, &end);
+    return is_too_large ? UINT64_MAX : end;
+  }
+  void check_range(uint64_t place, uint64_t size) const {
+    if (size > bytes_.size() || place > bytes_.size() - size) {
+      throw Error(path_ + ": is cut off or damaged: nothing at byte " + std::to_string(place));
+    }
+  }
+  std::string_view range(uint64_t place, uint64_t size) const {
+    check_range(place, size);
+    return bytes_.substr(place, size);
+  }
+  template <class T>
+  T at(uint64_t place) const {
+    T value;
+    std::memcpy(&value, range(place, sizeof value).data(), sizeof value);
+    return value;
+  }
+  // A text, which stands behind its length and goes up to `end` at most.
+  std::string text_at(uint64_t place, uint64_t end) const {
+    const uint64_t begin = place + sizeof(uint32_t);
+    const uint64_t size = std::min({at<uint32_t>(place), kLongestText});
+    return std::string(range(begin, std::min(size, end < begin ? 0 : end - begin)));
+  }
+
+  // Of inputs.
+  std::string description(InputsId id) const {
+    const Header& header = this->header();
+    const uint64_t units = header.input_bytes / BlackBoxFile::kUnit;
+    if (id == 0 || units == 0) return {};
+    if (static_cast<uint32_t>(header.inputs_used.load()) - id > units) return "?";
+    return text_at(header.inputs_at + id % units * BlackBoxFile::kUnit, header.inputs_at + header.input_bytes);
+  }
+
+  BlackBoxRow row(const BlackBoxCall& call, uint64_t thread, bool is_open) const {
+    BlackBoxRow row;
+    row.state = is_open ? "open" : call.failed ? "failed" : "ended";
+    row.op = string(call.op);
+    row.phase = to_string(call.phase ? Phase::kBackward : Phase::kForward);
+    row.module = string(call.module);
+    row.line = string(call.line);
+    row.inputs = description(call.inputs);
+    row.step = call.step;
+    row.id = static_cast<int64_t>(call.id);
+    row.thread = static_cast<int64_t>(thread);
+    row.begun = seconds(sum(call.begin, header().clock_to_unix));
+    if (!is_open) row.ms = (static_cast<double>(call.end) - static_cast<double>(call.begin)) / 1e6;
+    row.stored = to_string(call.kept);
+    row.done = !is_open;
+    if (call.stream >= 1 && call.stream <= std::min(header().streams_used.load(), BlackBoxFile::kStreams)) {
+      const auto stream = at<StreamCopy>(offsetof(Header, streams) + (call.stream - 1U) * sizeof(BlackBoxFile::Stream));
+      row.stream = string(stream.device) + ", stream " + std::to_string(stream.id);
+      row.done = row.done && call.end <= stream.done_until;
+    }
+    row.group = string(call.group);
+    row.number = call.number;
+    return row;
+  }
+
+  const std::string_view bytes_;
+  const std::string& path_;
+  alignas(Header) char header_[sizeof(Header)];  // as it was at the beginning
+};
+
+void write_file(const std::string& path, std::string_view bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) fail(path, "cannot be written", errno);
+}
+
+}  // namespace
+
+const Columns<BlackBoxRow>& BlackBoxRow::columns() {
+  static const Columns<BlackBoxRow> all{
+      "BlackBoxRow",
+      "A call in the file of OpBlackBox.",
+      {
+          {"state", &BlackBoxRow::state, "`open`: it had begun and not ended; `ended`; `failed`: the operator raised"},
+          {"op", &BlackBoxRow::op, "the operator"},
+          {"phase", &BlackBoxRow::phase, "`forward` or `backward`"},
+          {"module", &BlackBoxRow::module, "the module that made the call"},
+          {"line", &BlackBoxRow::line, "the program's line"},
+          {"inputs", &BlackBoxRow::inputs, "dtypes, shapes and devices of the tensors"},
+          {"step", &BlackBoxRow::step, "the training step"},
+          {"id", &BlackBoxRow::id, "the number of the call"},
+          {"thread", &BlackBoxRow::thread, "the thread, as the system numbers it"},
+          {"begun", &BlackBoxRow::begun, "seconds since 1970"},
+          {"ms", &BlackBoxRow::ms, "how long the program's thread was in it; nothing for an open call"},
+          {"stored", &BlackBoxRow::stored,
+           "`inputs`: they are in the file; `too large`, `failed`, `no room`: why not; `copying`: the call had not "
+           "begun; "
+           "empty: not asked"},
+          {"stream", &BlackBoxRow::stream, "the stream of a device: `sim:0, stream 0`"},
+          {"done", &BlackBoxRow::done,
+           "an event of its stream showed that the device had done it; on the CPU: it ended"},
+          {"group", &BlackBoxRow::group, "the process group of a collective"},
+          {"number", &BlackBoxRow::number, "the collective's number in its group, from 1"},
+      }};
+  return all;
+}
+
+BlackBoxContent read_black_box(std::string_view bytes, const std::string& path) {
+  const Reader reader(bytes, path);
+  const Header& header = reader.header();
+  BlackBoxContent content;
+  content.pid = header.pid;
+  content.rank = header.rank;
+  content.parent = header.parent;
+  content.host = reader.string(header.host);
+  content.program = reader.string(header.program);
+  content.started = seconds(sum(header.started, header.clock_to_unix));
+  content.closed = header.closed.load() != 0;
+  content.left_out = header.left_out.load();
+  content.names_lost = header.names_lost.load();
+  if (header.copied) content.copied = seconds(header.copied);
+  content.rows = reader.rows();
+  return content;
+}
+
+BlackBoxContent read_black_box(const std::string& path) {
+  return read_black_box(MappedFile(path).bytes(), path);
+}
+
+std::vector<std::string> save_kept_calls(const std::string& path, const std::string& folder) {
+  const MappedFile file(path);
+  const Reader reader(file.bytes(), path);
+  const std::map<int64_t, FilesOfCall> kept = reader.kept();
+  const std::string input = file_name(CallFile::kInput, 0), meta = file_name(CallFile::kMeta, 0);
+  std::vector<BlackBoxRow> rows = reader.rows();
+  std::erase_if(rows, [&](const BlackBoxRow& row) {
+    const auto files = kept.find(row.id);
+    return row.stored != to_string(Kept::kInputs) || files == kept.end() || !files->second.contains(input) ||
+           !files->second.contains(meta);
+  });
+  if (rows.empty()) throw Error(path + ": has no inputs of calls; OpBlackBox keeps them with inputs=N");
+  std::stable_partition(rows.begin(), rows.end(), [](const BlackBoxRow& row) { return row.state != "open"; });
+  std::vector<std::string> folders;
+  for (const BlackBoxRow& row : rows) {
+    const std::string place = folder + "/" + call_folder({row.op, static_cast<uint64_t>(row.id)});
+    make_folders(place);
+    const FilesOfCall& files = kept.at(row.id);
+    for (const std::string& file : {input, meta}) write_file(place + "/" + file, files.at(file));
+    folders.push_back(place);
+  }
+  return folders;
+}
+
+}  // namespace op_tools
