@@ -150,9 +150,7 @@ struct FromJson {
     into = precision_from_name(value.get<std::string>());
   }
   static void get(const json& value, std::vector<std::string>& into) { into = value.get<std::vector<std::string>>(); }
-  static void get(const json& list, std::vector<TensorMeta>& into) {
-    for (const json& tensor : list) tensor_fields(into.emplace_back(), /*in_memory=*/true, FromJson{tensor});
-  }
+  static void get(const json& list, std::vector<TensorMeta>& into);
   static void get(const json& list, std::vector<Note>& into) {
     for (const json& note : list) note_fields(into.emplace_back(), FromJson{note});
   }
@@ -170,6 +168,23 @@ struct FromJson {
     }
   }
 };
+
+// A tensor that is not defined has no dtype, nor has a tensor whose dtype only another torch knows.
+struct TensorFromJson {
+  const json& object;
+
+  template <class T>
+  void operator()(const char* key, T& into) const {
+    FromJson{object}(key, into);
+  }
+  void operator()(const char* key, c10::ScalarType& into) const {
+    if (const auto dtype = dtype_from_name(object.value(key, ""))) into = *dtype;
+  }
+};
+
+void FromJson::get(const json& list, std::vector<TensorMeta>& into) {
+  for (const json& tensor : list) tensor_fields(into.emplace_back(), /*in_memory=*/true, TensorFromJson{tensor});
+}
 
 // The path of a module stands in two members: the class of the model, and the path below it.
 void add_module(JsonWriter& json, const std::string& path) {
