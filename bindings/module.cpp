@@ -192,10 +192,14 @@ void bind_names(py::module_& module) {
   // The name of the tool with that name or feature.
   module.def("find_tool", [](const std::string& name) { return find_tool(name).name; });
   module.def("tolerance_text", &tolerance_text);
-  module.def("metadata_ops", [] {
-    py::list names;
-    for (const std::string_view name : metadata_ops()) names.append(std::string(name));
-    return names;
+  module.def("is_metadata_op", &is_metadata_op);
+  module.def("has_trait", [](const std::string& name, const std::string& trait) {
+    return has_trait(base_name(name), trait_from_name(trait));
+  });
+  // Of the result or argument that has the trait; -1: the operator does not have it.
+  module.def("place_of_trait", [](const std::string& name, const std::string& trait) {
+    const OpFamily* const family = family_of(base_name(name), trait_from_name(trait));
+    return family ? family->place : -1;
   });
   module.def("op_families", [] {
     py::list families;

@@ -55,9 +55,4 @@ class OP_TOOLS_API OpFilter {
 // may write it. From the Python package, at its first tool. Any thread; names that were added stay.
 OP_TOOLS_API void add_other_names(const std::vector<std::pair<std::string, std::string>>& names);
 
-// Names of calls that only read metadata (torch.Tensor.size, torch.Tensor.shape.__get__, aten::is_same_size,
-// ...): left out unless a filter names them. The list stands here and nowhere else, sorted.
-OP_TOOLS_API const std::vector<std::string_view>& metadata_ops();
-OP_TOOLS_API bool is_metadata_op(std::string_view name);
-
 }  // namespace op_tools

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/op_filter.h"
 #include "fallback/cpu_runner.h"
 #include "fallback/random_stream.h"
 #include "hooks/op_traits.h"

@@ -20,6 +20,7 @@
 #include "hooks/failed_backward.h"
 #include "hooks/graph_capture.h"
 #include "hooks/module_path.h"
+#include "hooks/op_traits.h"
 #include "hooks/stack_source.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"

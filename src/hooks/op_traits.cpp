@@ -7,6 +7,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "hooks/python_arguments.h"
 
 namespace op_tools {
@@ -150,7 +151,8 @@ constexpr OpFamily kFamilies[] = {
     // --- How many elements go into an element
     {kSumsProducts, "a product of matrices or vectors",
      "mm _int_mm bmm addmm addmm_ _addmm_activation addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ mv dot "
-     "vdot outer matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot multi_dot "
+     "vdot outer inner matmul matmul_backward __matmul__ __rmatmul__ linalg_matmul linalg_multi_dot linalg_vecdot "
+     "multi_dot "
      "vecdot chain_matmul tensordot einsum linear linear_backward linear_cross_entropy bilinear _trilinear _foreach_mm "
      "_grouped_mm _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 _mixed_dtypes_linear "
      "_compute_linear_combination mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
@@ -163,7 +165,8 @@ constexpr OpFamily kFamilies[] = {
     {kSumsProducts, "a product with a sparse or packed matrix",
      "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward "
      "sparse_sampled_addmm _sparse_semi_structured_addmm _sparse_semi_structured_linear _sparse_semi_structured_mm "
-     "_cslt_sparse_mm smm spmm sspaddmm hspmm _dyn_quant_matmul_4bit _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+     "_cslt_sparse_mm smm dsmm hsmm saddmm spmm sspaddmm hspmm _dyn_quant_matmul_4bit _weight_int4pack_mm "
+     "_weight_int4pack_mm_for_cpu "
      "_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm"},
     {kSumsProducts, "a convolution", kConvolutions},
     {kSumsProducts, "attention: products of queries, keys and values", kAttentions},
@@ -262,6 +265,49 @@ constexpr OpFamily kFamilies[] = {
      "tanh tanh_ sigmoid sigmoid_ exp exp_ exp2 exp2_ expm1 expm1_ sqrt sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ tan "
      "tan_ erfinv erfinv_ hypot hypot_ prod cumprod cumprod_ softmax softmin log_softmax gumbel_softmax logsumexp "
      "logcumsumexp std std_mean norm linalg_norm linalg_vector_norm dist cdist pairwise_distance"},
+
+    // --- Metadata. item(), tolist(), detach(), data, T, real and indexing have no row here, nor has type(), which
+    // converts when it is given a dtype. repr and format read elements, but only to show them to people.
+    {kReadsMetadata, "sizes and places in memory",
+     "_debug_has_internal_overlap _dimI _dimV _nested_get_ragged_idx _nnz const_data_ptr data_ptr dense_dim dim "
+     "dim_order element_size itemsize nbytes ndim ndimension nelement numel shape size sparse_dim storage_offset "
+     "stride sym_numel sym_size sym_storage_offset sym_stride __len__"},
+    {kReadsMetadata, "storages and the tensors that share them",
+     "_has_same_storage_numel _is_view is_set_to is_shared is_storage is_tensor storage storage_type untyped_storage "
+     "_typed_storage _base _cdata _version"},
+    {kReadsMetadata, "form, dtype and device",
+     "_assert_tensor_metadata _has_compatible_shallow_copy_type _is_zerotensor _parse_to can_cast device dtype "
+     "get_device is_coalesced is_complex is_conj is_contiguous is_cpu is_cuda is_distributed is_floating_point "
+     "is_hpu is_inference is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_neg is_nested "
+     "is_non_overlapping_and_dense is_pinned is_quantized is_same_size is_signed is_sparse is_sparse_csr "
+     "is_strides_like_format is_vulkan is_xla is_xpu layout has_names name names promote_types q_per_channel_axis "
+     "q_scale q_zero_point qscheme result_type sym_is_contiguous __cuda_array_interface__ __dlpack_device__"},
+    {kReadsMetadata, "whether a backend has a kernel, and the plans that it keeps",
+     "_cufft_clear_plan_cache _cufft_get_plan_cache_max_size _cufft_get_plan_cache_size "
+     "_cufft_set_plan_cache_max_size _fused_sdp_choice _nnpack_available _use_cudnn_ctc_loss "
+     "_use_cudnn_rnn_flatten_weight _use_miopen_ctc_loss cudnn_is_acceptable is_vulkan_available"},
+    {kReadsMetadata, "autograd's wiring",
+     "_backward _backward_hooks _grad _grad_fn _post_accumulate_grad_hooks _set_grad_enabled backward grad "
+     "grad_dtype grad_fn is_leaf output_nr register_hook register_post_accumulate_grad_hook requires_grad "
+     "requires_grad_ retain_grad retains_grad volatile"},
+    {kReadsMetadata, "numbers that stand for sizes, and conditions on them",
+     "_assert sym_constrain_range sym_constrain_range_for_size sym_float sym_int sym_ite sym_max sym_min sym_not "
+     "sym_sqrt sym_sum"},
+    {kReadsMetadata, "the tensor as an object of Python's", "__dir__ __format__ __hash__ __repr__ __str__"},
+    {kReadsMetadata, "marks of the profiler",
+     "_record_function_enter _record_function_enter_new _record_function_exit"},
+    {kOpensFile, "its argument is a file's name", "from_file _from_file"},
+    {kKeepsNumbers, "detached from its graph, on another device, or another object", "detach cpu cuda __deepcopy__"},
+
+    // --- Values that arguments may have
+    {kTakesPositive, "a root, a logarithm, a power or a reciprocal",
+     "sqrt rsqrt log log2 log10 log1p pow __pow__ reciprocal", 0},
+    {kTakesDivisor, "a quotient or a remainder",
+     "div divide true_divide __truediv__ __div__ floor_divide __floordiv__ remainder", 1},
+    {kTakesDivisor, "the number is divided by the tensor", "__rtruediv__", 0},
+    {kTakesIndices, "places along a dimension", "gather scatter scatter_add index_select index_add", 2},
+    {kTakesIndices, "places along a dimension", "take_along_dim", 1},
+    {kNeedsCpuTensors, "the indices say how many tensors it gives", "tensor_split"},
 };
 
 // When a call of a family of kDrawsInTraining draws: where each of the named parameters, as given or by default, is
@@ -344,7 +390,9 @@ bool is_word_of(std::string_view words, std::string_view word) {
 }
 
 bool is_torchs_own(std::string_view op_name) {
-  if (op_name.starts_with("aten::") || op_name.starts_with("torch.ops.aten.")) return true;
+  for (const std::string_view of_torch : {"aten::", "torch.ops.aten.", "profiler::", "torch.ops.profiler."}) {
+    if (op_name.starts_with(of_torch)) return true;
+  }
   return op_name.starts_with("torch.") && !op_name.starts_with("torch.ops.");
 }
 
@@ -455,12 +503,33 @@ std::string_view trait_name(OpTrait trait) {
       return "selects";
     case kMoves:
       return "moves";
+    case kReadsMetadata:
+      return "reads_metadata";
+    case kOpensFile:
+      return "opens_a_file";
+    case kKeepsNumbers:
+      return "keeps_numbers";
+    case kTakesPositive:
+      return "takes_positive_numbers";
+    case kTakesDivisor:
+      return "takes_a_divisor";
+    case kTakesIndices:
+      return "takes_indices";
+    case kNeedsCpuTensors:
+      return "needs_CPU_tensors";
     case kHasDefaultByDtype:
       return "has_a_default_by_dtype";
     case kGradientReadsResult:
       return "gradient_reads_the_result";
   }
   return "";
+}
+
+OpTrait trait_from_name(std::string_view name) {
+  for (const OpFamily& family : kFamilies) {
+    if (trait_name(family.trait) == name) return family.trait;
+  }
+  throw Error("'" + std::string(name) + "' is no trait of operators");
 }
 
 const OpFamily* family_of(std::string_view base_name, OpTrait trait) {
@@ -489,6 +558,13 @@ std::string capital_base_name(std::string_view op_name) {
   std::string capitals(base_name(op_name));
   for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return capitals;
+}
+
+bool is_metadata_op(std::string_view op_name) {
+  if (!is_torchs_own(op_name)) return false;
+  constexpr std::string_view kSetter = ".__set__";  // torch.Tensor.grad.__set__ is about `grad`
+  if (op_name.ends_with(kSetter)) op_name.remove_suffix(kSetter.size());
+  return has_trait(base_name(op_name), kReadsMetadata);
 }
 
 bool draws_random_numbers(std::string_view base_name, const Value& args, const Value& kwargs) {

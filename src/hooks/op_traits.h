@@ -63,6 +63,13 @@ enum class OpTrait : uint8_t {
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kSelects,                  // the elements of the result are elements of the input: nothing is computed
   kMoves,                    // gives the tensor on another device, or in another dtype
+  kReadsMetadata,            // see is_metadata_op()
+  kOpensFile,                // by the name that it is given
+  kKeepsNumbers,             // the same numbers for another graph, device or object: no kernel computes them
+  kTakesPositive,            // the argument at `place` is positive where the result is to be a number
+  kTakesDivisor,             // the argument at `place`, which is not to be zero
+  kTakesIndices,             // along a dimension, in the argument at `place`
+  kNeedsCpuTensors,          // the tensors behind the first are on the CPU, whatever the device
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
 };
@@ -71,11 +78,12 @@ struct OpFamily {
   OpTrait trait;
   std::string_view why;    // the reason in messages where the trait decides
   std::string_view names;  // base names, separated by spaces
-  int place = -1;          // of a result, for the traits that need a place
+  int place = -1;          // of a result or an argument, for the traits that need a place
 };
 
 OP_TOOLS_API std::span<const OpFamily> op_families();
-OP_TOOLS_API std::string_view trait_name(OpTrait trait);  // "draws_random_numbers"
+OP_TOOLS_API std::string_view trait_name(OpTrait trait);      // "draws_random_numbers"
+OP_TOOLS_API OpTrait trait_from_name(std::string_view name);  // Error for another name
 
 // The row that says it; nullptr: none.
 OP_TOOLS_API const OpFamily* family_of(std::string_view base_name, OpTrait trait);
@@ -88,6 +96,11 @@ inline bool has_trait(std::string_view base_name, OpTrait trait) {
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
 // ADD_ and LINEAR, as they stand in the names of environment variables.
 OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
+
+// A call that answers a question about a tensor (or about dtypes and devices) or wires autograd, and neither computes,
+// moves, aliases nor reads elements: torch.Tensor.size, torch.Tensor.shape.__get__, aten::is_same_size. Left out unless
+// a filter names it. By the full name, as operators of another library may have the same base name.
+OP_TOOLS_API bool is_metadata_op(std::string_view op_name);
 
 // By its name and arguments, the call draws random numbers. Only for calls whose generators cannot be watched: a
 // generator that moved says it for any call.

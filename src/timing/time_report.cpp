@@ -8,6 +8,7 @@
 
 #include "base/host.h"
 #include "base/text_table.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools {
 namespace {
@@ -163,15 +164,16 @@ std::vector<int64_t> FlopCounts::of(const std::vector<TimeEntry>& entries) {
     std::lock_guard<std::mutex> lock(mutex_);
     flops = known_;
   }
-  // The host may wait for an interpreter whose holder waits for us: not under the lock. An operator whose first
-  // shapes have no formula has none for others.
+  // The host may wait for an interpreter whose holder waits for us: not under the lock. torch has formulas of products
+  // alone. An operator whose first shapes have no formula has none for others.
   std::map<std::string, bool> has_formula;
   for (size_t i = 0; i < flops.size(); ++i) has_formula[entries[i].op] |= flops[i] >= 0;
   for (size_t i = flops.size(); i < entries.size(); ++i) {
     const TimeEntry& entry = entries[i];
     int64_t count = -1;
     const auto known = has_formula.find(entry.op);
-    if (!entry.details.sample.is<None>() && (known == has_formula.end() || known->second)) {
+    if (!entry.details.sample.is<None>() &&
+        (known == has_formula.end() ? has_trait(base_name(entry.op), OpTrait::kSumsProducts) : known->second)) {
       count = host().flops(entry.op, entry.phase, entry.details.sample);
       has_formula[entry.op] |= count >= 0;
     }

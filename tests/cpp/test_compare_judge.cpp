@@ -302,6 +302,24 @@ TEST_CASE("ULP and msprobe's quick method follow their numbers", "[judge]") {
   CHECK(warned.reason.find("warning") == 0);
 }
 
+TEST_CASE("Calls that only read metadata are known by torch's own names", "[op_traits]") {
+  for (const auto* reader : {"torch.Tensor.size", "torch.Tensor.dim", "torch.Tensor.shape.__get__",
+                             "torch.Tensor.data_ptr", "torch.Tensor.requires_grad.__get__", "torch.Tensor.__repr__",
+                             "torch.numel", "aten::size.int", "aten::is_same_size", "torch.Tensor.backward",
+                             "torch.Tensor.grad.__set__", "torch.ops.profiler._record_function_enter_new"}) {
+    INFO(reader);
+    CHECK(is_metadata_op(reader));
+  }
+  for (const auto* worker :
+       {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.detach", "torch.Tensor.data.__get__",
+        "torch.Tensor.data.__set__", "torch.Tensor.T.__get__", "torch.Tensor.real.__get__", "torch.Tensor.__getitem__",
+        "torch.Tensor.type", "torch.Tensor.is_nonzero", "torch.equal", "aten::item", "aten::_local_scalar_dense",
+        "aten::detach", "torch.Tensor.add", "flash::backward", "torch.ops.mine.size", "mkldnn::data_ptr", ""}) {
+    INFO(worker);
+    CHECK_FALSE(is_metadata_op(worker));
+  }
+}
+
 TEST_CASE("Names of both levels mean the same operator", "[op_traits]") {
   CHECK(base_name("aten::max.dim") == "max");
   CHECK(base_name("torch.Tensor.max") == "max");

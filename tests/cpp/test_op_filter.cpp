@@ -160,25 +160,6 @@ TEST_CASE("Names may be seen from many threads at once", "[filter]") {
   CHECK(described(filter) == std::vector<std::string>{"ops=: 'never'"});
 }
 
-TEST_CASE("The metadata list is sorted, without doubles, and holds readers only", "[filter]") {
-  const auto& ops = op_tools::metadata_ops();
-  CHECK(std::adjacent_find(ops.begin(), ops.end(), std::greater_equal<>()) == ops.end());
-  for (const auto* reader : {"torch.Tensor.size", "torch.Tensor.dim", "torch.Tensor.shape.__get__",
-                             "torch.Tensor.data_ptr", "torch.Tensor.requires_grad.__get__", "torch.Tensor.__repr__",
-                             "torch.numel", "aten::size.int", "aten::is_same_size", "torch.Tensor.backward"}) {
-    INFO(reader);
-    CHECK(op_tools::is_metadata_op(reader));
-  }
-  for (const auto* worker :
-       {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.detach", "torch.Tensor.data.__get__",
-        "torch.Tensor.data.__set__", "torch.Tensor.T.__get__", "torch.Tensor.real.__get__", "torch.Tensor.__getitem__",
-        "torch.Tensor.type", "torch.Tensor.is_nonzero", "torch.equal", "aten::item", "aten::_local_scalar_dense",
-        "aten::detach", "torch.Tensor.add", ""}) {
-    INFO(worker);
-    CHECK_FALSE(op_tools::is_metadata_op(worker));
-  }
-}
-
 TEST_CASE("A function matches by each of its names", "[filter]") {
   op_tools::add_other_names(
       {{"torch.functional.shuffled", "torch.shuffled"}, {"torch._C._shuffled", "torch.s.shuffled"}});
