@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from . import core
+from .checks import checked_choice
 from .core import Coverage, Error
 
 RowT = TypeVar("RowT")
@@ -74,8 +75,7 @@ def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:
     if not rows:
         return []
     names = [one.name for one in dataclasses.fields(rows[0])]  # type: ignore[arg-type]
-    if sort_by not in names:
-        raise Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(names)}")
+    checked_choice("sort_by=", sort_by, names)
     # None is where a row has no such value: last in both orders.
     valued = [row for row in rows if getattr(row, sort_by) is not None]
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from .._base.checks import checked_pattern
 from .._base.core import Error
 from .search import Answer
 
@@ -51,10 +52,7 @@ class Metric:
     """
 
     def __init__(self, pattern: str = LOSS) -> None:
-        try:
-            self._pattern = re.compile(pattern, re.IGNORECASE)
-        except re.error as error:
-            raise Error(f"--metric {pattern!r} is no regular expression: {error}") from None
+        self._pattern = checked_pattern("--metric", pattern, re.IGNORECASE)
 
     def numbers(self, line: str) -> list[float]:
         """The numbers in a line; none where the expression matches no number, and in lines of the tools.

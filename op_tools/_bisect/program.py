@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from .._base.core import Error, log_progress
+from .._base.checks import checked_choice
+from .._base.core import log_progress
 from .._tools.tool import Tool
 from .._tools.training_steps import mark_steps
 from .bisection import Session, Stop, suspects_of
@@ -178,8 +179,7 @@ def bisect(
     Raises:
         op_tools.Error: an argument is wrong.
     """
-    if remedy not in REMEDIES:
-        raise Error(f"remedy={remedy!r} is not allowed; there are {', '.join(REMEDIES)}")
+    checked_choice("remedy", remedy, REMEDIES)
     with tempfile.TemporaryDirectory(prefix="op_bisect_") as folder:
         session = Session(
             _InProgram(run, checkpoint, Path(folder)),

@@ -6,21 +6,19 @@ import argparse
 import sys
 
 from .._base import core
-from .._base.core import metadata_ops
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .command_line import Commands
 
 
 def _list_ops(options: argparse.Namespace) -> int:
     tell_core()
+    # Composite operators are seen only when a filter names them; their parts are always seen.
+    composite = options.excluded or options.ops is not None
+    names = torch_names() if options.level == "torch" else aten_names(composite=composite)
     if options.excluded:
-        names = metadata_ops()
-    elif options.level == "torch":
-        names = torch_names()
-    else:
-        # Composite operators are seen only when a filter names them; their parts are always seen.
-        names = aten_names(composite=options.ops is not None)
-    admitted = names if options.excluded else core.admitted(names, options.ops or "", options.skip or "")
+        names = [name for name in names if core.is_metadata_op(name)]
+        options.ops = options.ops or ".*"
+    admitted = core.admitted(names, options.ops or "", options.skip or "")
     for name in admitted:
         sys.stdout.write(name + "\n")
     if admitted:

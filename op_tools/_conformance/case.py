@@ -17,7 +17,8 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._pytree import tree_leaves
 
-from .._base.core import Error, base_name, run_engine, unobserved
+from .._base.checks import checked_choice, checked_object
+from .._base.core import Error, has_trait, run_engine, unobserved
 from .._torch.python_functions import find
 from . import SOURCES, values
 from .saved_values import saved_tensors
@@ -28,8 +29,6 @@ PHASES = ("forward", "backward", "inplace", "out")
 VARIANTS = ("function", "method", "inplace", "out", "error")
 ONES_ARRIVE = ("nan-lengths", "equal-indices")
 """Mutations whose gradients of results are ones: random ones would cancel where they are added up."""
-_READS_INDICES = ("tensor_split",)
-"""Functions that take a tensor of indices from the CPU, whatever the device: they return as many tensors as it says."""
 _FIELDS = ("op", "overload", "variant", "args", "kwargs", "gradient", "mutation", "models", "data", "source", "id")
 _BEGIN, _MODELS, _END = (
     '{"op":"',
@@ -131,7 +130,11 @@ class Case:
         Raises:
             op_tools.Error: the line is no case, with the reason; or its id is not that of its content.
         """
-        case = cls.from_fields(_object(line))
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Error(f"a case: no JSON: {error}") from None
+        case = cls.from_fields(fields)
         if case.id != _id_of(case):
             raise Error(f"case {case.id}: was changed: its content has the id {_id_of(case)}")
         return case
@@ -195,17 +198,7 @@ _DECODED = tuple(name for name in Case.__annotations__ if name not in ("id", "so
 """The fields that a case of from_line() does not have at first."""
 
 
-def _object(line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Error(f"a case: no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise Error("a case: is no JSON object")
-    return fields
-
-
-_KINDS: dict[str, type] = {
+_KINDS = {
     **dict.fromkeys(("id", "source", "op", "overload", "variant", "mutation", "data"), str),
     "args": list,
     "kwargs": dict,
@@ -214,18 +207,12 @@ _KINDS: dict[str, type] = {
 }
 
 
-def _check(fields: dict[str, Any]) -> None:
-    if unknown := sorted(set(fields) - set(_FIELDS)):
-        raise Error(f"a case: unknown fields {', '.join(unknown)}; there are {', '.join(_FIELDS)}")
-    if wrong := [key for key, value in fields.items() if not isinstance(value, _KINDS[key])]:
-        raise Error(f'a case: "{wrong[0]}" has to be of kind {_KINDS[wrong[0]].__name__}')
-    if not fields.get("op"):
-        raise Error('a case: "op" is missing')
+def _check(fields: Any) -> None:
+    checked_object("a case", fields, _KINDS, needed=("op",))
     for key, known in (("source", SOURCES), ("variant", VARIANTS)):
-        if fields.get(key, known[0]) not in known:
-            raise Error(f'a case: "{key}" is {fields[key]!r}; there are {", ".join(known)}')
+        checked_choice(f"a case: {key}", fields.get(key, known[0]), known)
     if any(type(one) is not int or one < 1 for one in fields.get("models", {}).values()):
-        raise Error('a case: "models" has a number of calls for each name')
+        raise Error("a case: models has a number of calls for each name")
 
 
 def _content(case: Case) -> dict[str, Any]:
@@ -417,7 +404,7 @@ def make_call(case: Case, device: torch.device) -> PreparedCall:
             inputs = make_tensors(case.id, list(case.tensors), device)
         except (Error, RuntimeError) as error:
             raise Error(f"case {case.id}: {error}") from None
-        if base_name(case.op) in _READS_INDICES:
+        if has_trait(case.op, "needs_CPU_tensors"):
             inputs[1:] = [one.cpu() for one in inputs[1:]]
     left = iter(inputs)
     args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._base.checks import Kinds, checked_choice, checked_object, checked_pattern
 from .._base.core import Error
 from .._base.data_file import read_data
 from .case import PHASES, Case, TensorSpec
@@ -28,7 +29,11 @@ from .rows import EXPECTED, RIGHT, UNEXPECTED_AGREEMENT, UNSUPPORTED, WRONG, Row
 
 EXPECTATIONS = ("fail", "unsupported", "slow")
 SLOW_FACTOR = 10  # by which a slow case may exceed --timeout
-_KEYS = ("op", "dtype", "shape", "phase", "expect", "reason", "until")
+_KINDS: Kinds = {
+    **dict.fromkeys(("op", "shape", "phase", "expect", "reason"), str),
+    "dtype": (str, list),
+    "until": (str, datetime.date),
+}
 _CONDITION = re.compile(r"\s*([a-z]+)\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*")
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
@@ -122,33 +127,19 @@ def read_exceptions(path: str | Path | None, today: datetime.date | None = None)
     """
     entries = []
     if path is not None:
-        content = read_data(path)
-        listed = content.get("exception") if isinstance(content, dict) else None
-        if not isinstance(listed, list) or set(content) != {"exception"}:
-            raise Error(f"{path}: expected a list called exception, and nothing beside it")
-        entries = [_entry(f"{path}: exception {number}", one) for number, one in enumerate(listed, 1)]
+        content = checked_object(str(path), read_data(path), {"exception": list})
+        listed = content.get("exception", [])
+        entries = [_entry(f"{path}: exception {number}", entry) for number, entry in enumerate(listed, 1)]
     return Exceptions(entries, today or datetime.date.today())
 
 
-def _entry(place: str, table: Any) -> KnownFailure:
-    if not isinstance(table, dict):
-        raise Error(f"{place}: is no table of {', '.join(_KEYS)}")
-    if unknown := sorted(set(table) - set(_KEYS)):
-        raise Error(f"{place}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(_KEYS)}")
-    for key in ("op", "expect", "reason"):
-        if not isinstance(table.get(key), str) or not table[key].strip():
-            raise Error(f"{place}: {key} is missing")
+def _entry(place: str, content: Any) -> KnownFailure:
+    table = checked_object(place, content, _KINDS, needed=("op", "expect", "reason"))
     for key, known in (("expect", EXPECTATIONS), ("phase", ("", *PHASES))):
-        if table.get(key, known[0]) not in known:
-            raise Error(f"{place}: {key} is {table[key]!r}; there are {', '.join(filter(None, known))}")
-    dtypes = table.get("dtype", [])
-    dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes) if isinstance(dtypes, list) else None
-    if dtypes is None or not all(isinstance(one, str) for one in dtypes):
-        raise Error(f"{place}: dtype is a name or a list of names")
-    try:
-        op = re.compile(table["op"])
-    except re.error as error:
-        raise Error(f"{place}: op {table['op']!r} is no regular expression: {error}") from None
+        checked_choice(f"{place}: {key}", table.get(key, known[0]), known)
+    listed = table.get("dtype", [])
+    dtypes = (listed,) if isinstance(listed, str) else tuple(map(str, listed))
+    op = checked_pattern(f"{place}: op", table["op"])
     return KnownFailure(
         op,
         table["expect"],
@@ -161,21 +152,21 @@ def _entry(place: str, table: Any) -> KnownFailure:
     )
 
 
-def _date(place: str, date: Any) -> datetime.date | None:
+def _date(place: str, date: str | datetime.date | None) -> datetime.date | None:
     if isinstance(date, datetime.datetime):
         return date.date()
     if date is None or isinstance(date, datetime.date):
         return date
     try:
         return datetime.date.fromisoformat(date)
-    except (TypeError, ValueError):
+    except ValueError:
         raise Error(f"{place}: until is {date!r}; give a day, as 2027-06-30") from None
 
 
-def _shape_rule(place: str, text: Any) -> ShapeRule:
+def _shape_rule(place: str, text: str) -> ShapeRule:
     """Holds for a tensor of which all conditions hold."""
     conditions = []
-    for part in re.split(r"\band\b", text if isinstance(text, str) else ""):
+    for part in re.split(r"\band\b", text):
         condition = _CONDITION.fullmatch(part)
         if not condition or condition[1] not in _MEASURES:
             raise Error(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .._base.checks import checked_choice, checked_pattern
 from .._base.core import Error
 from .._base.data_file import read_data
 from .._torch.operator_names import near_names
@@ -217,8 +218,8 @@ def source_cases(
     mine: tuple[Path, ...],
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
-    if unknown := [one for one in sources if one not in SOURCES]:
-        raise Error(f"source {unknown[0]!r}: there are {', '.join(SOURCES)}")
+    for source in sources:
+        checked_choice("--source", source, SOURCES)
     if suite:
         return (case for case in read_list(Path(suite)) if case.source in sources)
     lists: list[Iterable[Case]] = [our_list(one) for one in LISTED if one in sources]
@@ -261,15 +262,11 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _checked(wanted: Filter) -> re.Pattern[str] | None:
-    if wanted.phase not in ("", *PHASES):
-        raise Error(f"--phase {wanted.phase}: there are {', '.join(PHASES)}")
+    checked_choice("--phase", wanted.phase, ("", *PHASES))
     for name in wanted.dtypes:
         if not isinstance(getattr(torch, name, None), torch.dtype):
             raise Error(f"--filter-dtype {name}: is no dtype of torch")
-    try:
-        return re.compile(wanted.fname) if wanted.fname else None
-    except re.error as error:
-        raise Error(f"--fname {wanted.fname}: is no regular expression: {error}") from None
+    return checked_pattern("--fname", wanted.fname) if wanted.fname else None
 
 
 def _is_wanted(case: Case, wanted: Filter, expression: re.Pattern[str] | None) -> bool:

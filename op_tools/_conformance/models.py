@@ -19,46 +19,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
-from .._base.core import Error
+from .._base.core import Error, function_name, has_trait, is_metadata_op, place_of_trait
 from .case import Case, leaves_of
 from .recorded import case_of, without_gradient
 from .trees import TensorSpec, map_specs
-
-# Of tensors that no kernel computes.
-_NOT_RECORDED = {
-    "backward",
-    "requires_grad_",
-    "register_hook",
-    "data_ptr",
-    "__repr__",
-    "detach",
-    "cpu",
-    "cuda",
-    "__deepcopy__",
-}
-_POSITIVE = {"sqrt", "rsqrt", "log", "log2", "log10", "log1p", "pow", "__pow__", "reciprocal"}
-_DIVISIONS = {
-    "div",
-    "divide",
-    "true_divide",
-    "__truediv__",
-    "__div__",
-    "__rtruediv__",
-    "floor_divide",
-    "__floordiv__",
-    "remainder",
-}
-_ALONG_A_DIM = {
-    "gather",
-    "scatter",
-    "scatter_",
-    "scatter_add",
-    "scatter_add_",
-    "index_select",
-    "index_add",
-    "index_add_",
-    "take_along_dim",
-}
 
 
 class StepRecorder(TorchFunctionMode):
@@ -82,7 +46,8 @@ class StepRecorder(TorchFunctionMode):
 
     def _case(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case | None:
         name = getattr(function, "__name__", "")
-        if name in _NOT_RECORDED or name in ("__get__", "__set__"):
+        full = function_name(function)
+        if name in ("__get__", "__set__") or is_metadata_op(full) or has_trait(full, "keeps_numbers"):
             return None
         try:
             return with_plausible_values(case_of("models", function, args, kwargs, _recipe))
@@ -119,14 +84,14 @@ def with_plausible_values(case: Case) -> Case:
         _set(args, kwargs, 0, "input", _below(max(1, _get(args, kwargs, 1, "num_classes") or 1)))
     elif last in ("batch_norm", "instance_norm"):
         _set(args, kwargs, 2, "running_var", "uniform 0.5 2")
-    elif last in _POSITIVE:
+    elif has_trait(last, "takes_positive_numbers"):
         _set(args, kwargs, 0, "input", "uniform 0.25 4")
-    elif last in _DIVISIONS:
-        _set(args, kwargs, 0 if last.startswith("__r") else 1, "other", "uniform 0.5 2")
-    elif last in _ALONG_A_DIM:
-        dim = _get(args, kwargs, 2 if last == "take_along_dim" else 1, "dim")
+    elif (place := place_of_trait(last, "takes_a_divisor")) >= 0:
+        _set(args, kwargs, place, "other", "uniform 0.5 2")
+    elif (place := place_of_trait(last, "takes_indices")) >= 0:
+        dim = _get(args, kwargs, 3 - place, "dim")  # index and dim are the second and the third argument
         if isinstance(first, TensorSpec) and type(dim) is int and first.shape:
-            _set(args, kwargs, 1 if last == "take_along_dim" else 2, "index", _below(first.shape[dim]))
+            _set(args, kwargs, place, "index", _below(first.shape[dim]))
     elif last in ("__getitem__", "__setitem__") and isinstance(first, TensorSpec):
         args[1] = _indices(args[1], first.shape)
     return case.with_changes(args=tuple(args), kwargs=kwargs)

@@ -8,7 +8,6 @@ import enum
 import json
 import os
 import random
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .._base.checks import Kinds, checked_choice, checked_object, checked_pattern
 from .._base.core import Error, admits_module
 from .._base.data_file import read_data
 from .._base.declared import CallVerdict, Finding, RunRow
@@ -31,6 +31,8 @@ from .comparison import RankComparison, RunsComparison
 
 SEED = 10086
 KINDS = ("forward", "backward", "loss", "weights")
+_NUMBER = (int, float, str)  # YAML reads 1e-4 as text
+_EXEMPTION: Kinds = {"module": str, "kind": str, "limit": _NUMBER, "why": str}
 """The kinds of results; weights: after the optimizer's step."""
 _OTHERS = "*"  # in a file of tolerances: models that it does not name
 _MOST_ROWS = 20
@@ -112,7 +114,7 @@ class Tolerance:
 
 
 def _limit(where: str, value: Any) -> float:
-    if isinstance(value, str):  # YAML reads 1e-4 as text
+    if isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
@@ -120,31 +122,21 @@ def _limit(where: str, value: Any) -> float:
     return float(value)
 
 
-def _exemption(where: str, entry: Any) -> Exemption:
-    if not isinstance(entry, dict) or not entry.get("why") or set(entry) - {"module", "kind", "limit", "why"}:
-        raise Error(f"{where}: expected module, kind, limit and why (which must be there), found {entry!r}")
-    kind, module = str(entry.get("kind", "")), str(entry.get("module", ""))
-    if kind not in ("", *KINDS):
-        raise Error(f"{where}: kind: {kind!r} is none of {', '.join(KINDS)}")
-    try:
-        re.compile(module)
-    except re.error as error:
-        raise Error(f"{where}: module: {module!r}: {error}") from None
+def _exemption(where: str, content: Any) -> Exemption:
+    entry = checked_object(where, content, _EXEMPTION, needed=("why",))
+    kind = checked_choice(f"{where}: kind", entry.get("kind", ""), ("", *KINDS))
+    module = checked_pattern(f"{where}: module", entry.get("module", "")).pattern
     limit = _limit(f"{where}: limit", entry.get("limit", float("inf")))
-    return Exemption(module, kind, limit, str(entry["why"]))
+    return Exemption(module, kind, limit, entry["why"])
 
 
-def _tolerance(where: str, entry: Any) -> Tolerance:
-    if not isinstance(entry, dict):
-        number = _limit(where, entry)
-        return Tolerance(dict.fromkeys(KINDS, number))
-    unknown = set(entry) - {*KINDS, "exceptions"}
-    if unknown:
-        raise Error(f"{where}: {', '.join(map(str, unknown))}: expected {', '.join(KINDS)}, exceptions")
-    listed = entry.get("exceptions") or []
-    if not isinstance(listed, list):
-        raise Error(f"{where}: exceptions: expected a list")
-    exceptions = tuple(_exemption(f"{where}: exceptions[{i}]", one) for i, one in enumerate(listed))
+def _tolerance(where: str, content: Any) -> Tolerance:
+    if not isinstance(content, dict):
+        return Tolerance(dict.fromkeys(KINDS, _limit(where, content)))
+    entry = checked_object(where, content, {**dict.fromkeys(KINDS, _NUMBER), "exceptions": list})
+    exceptions = tuple(
+        _exemption(f"{where}: exceptions[{i}]", listed) for i, listed in enumerate(entry.get("exceptions", []))
+    )
     return Tolerance({kind: _limit(f"{where}: {kind}", entry[kind]) for kind in KINDS if kind in entry}, exceptions)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .._base.core import Call, Error, ToolHolder, find_tool
 from .tool import Tool
@@ -100,31 +101,11 @@ class CallInfo:
     @property
     def tensors(self) -> list[TensorInfo]:
         """All tensors among the arguments, in order."""
-        tensors: list[TensorInfo] = []
-
-        def visit(value: object) -> None:
-            if isinstance(value, TensorInfo):
-                tensors.append(value)
-            elif isinstance(value, (tuple, list)):
-                for item in value:
-                    visit(item)
-            elif isinstance(value, Mapping):
-                for item in value.values():
-                    visit(item)
-
-        visit(self.args)
-        visit(self.kwargs)
-        return tensors
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, TensorInfo)]
 
 
 def _with_infos(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return TensorInfo.of(value)
-    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return tuple(_with_infos(item) for item in value) if isinstance(value, tuple) else [*map(_with_infos, value)]
-    if isinstance(value, dict):
-        return {key: _with_infos(item) for key, item in value.items()}
-    return value
+    return tree_map_only(torch.Tensor, TensorInfo.of, value)
 
 
 def _condition(function: Callable[..., object]) -> Callable[[Call], bool]:

@@ -15,7 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self, Unpack
 
-from .._base.core import Error, is_memory_judged_after, log_warn, set_in_optimizer
+from .._base.checks import checked_choice
+from .._base.core import is_memory_judged_after, log_warn, set_in_optimizer
 from .._base.declared import BlockRow, DeviceMemoryRow, MemoryRow, OpMemoryCheckOptions, OverwriteRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
@@ -109,8 +110,7 @@ class MemoryResult(Result):
         return self._bytes_by(field, "alive_bytes")
 
     def _bytes_by(self, field: str, which: str) -> dict[str, int]:
-        if field not in ("kind", "module", "op", "line", "phase", "device"):
-            raise Error(f"field={field!r} is not allowed; give kind, module, op, line, phase or device")
+        checked_choice("field=", field, ("kind", "module", "op", "line", "phase", "device"))
         sums: Counter[str] = Counter()
         for row in self.rows:
             if count := getattr(row, which):

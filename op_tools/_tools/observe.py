@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from .._base import declared
-from .._base.core import Error
+from .._base.checks import checked_choice
 from .._base.declared import ObserveRow, OpObserveOptions
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
@@ -72,8 +72,7 @@ class ObserveResult(Result):
         Raises:
             op_tools.Error: `by` is neither, or the rows have no such field.
         """
-        if by not in ("shape", "op"):
-            raise Error(f"by={by!r}: give 'shape' or 'op'")
+        checked_choice("by=", by, ("shape", "op"))
         varies: dict[tuple[str, str], list[str]] = defaultdict(list)
         for dimension in self.varying:
             if str(dimension) not in (known := varies[dimension.op, dimension.phase]):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from typing_extensions import Self, Unpack
 
+from .._base.checks import checked_choice
 from .._base.core import CoreHook, Error, Scope
 from .._base.declared import OpTimeMeasureOptions, TimeRow
 from .._base.results import (
@@ -101,11 +102,9 @@ class TimeResult(Result):
         Raises:
             op_tools.Error: there is no such field or group.
         """
-        if group_by not in _GROUPS:
-            raise Error(f"group_by={group_by!r} is not allowed; give one of {', '.join(_GROUPS)}")
-        name = sort_by if sort_by in TimeRow.__dataclass_fields__ else f"{sort_by}_ms"
-        if name not in TimeRow.__dataclass_fields__:
-            raise Error(f"sort_by={sort_by!r} is not allowed; give one of {', '.join(TimeRow.__dataclass_fields__)}")
+        checked_choice("group_by=", group_by, _GROUPS)
+        fields = TimeRow.__dataclass_fields__
+        name = f"{sort_by}_ms" if f"{sort_by}_ms" in fields else checked_choice("sort_by=", sort_by, fields)
         rows = sorted_rows(getattr(self, _GROUPS[group_by]), name)
         shown = rows if row_limit < 0 else rows[:row_limit]
         leading = {
@@ -141,8 +140,7 @@ class TimeResult(Result):
         Raises:
             op_tools.Error: there are no stacks, or no such metric.
         """
-        if metric not in ("self", "total"):
-            raise Error(f"metric={metric!r} is not allowed; give self or total")
+        checked_choice("metric=", metric, ("self", "total"))
         if not self.stacks:
             raise Error("there are no stacks; measure with with_stack=True")
         blanks = str.maketrans(" ;\t\n", "____")

@@ -7,7 +7,6 @@ If torch's module is there its formulas are used.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -19,9 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .python_functions import find
-
-# Operators that torch counts, and functions that call them. Others are not run to ask them.
-_COUNTED = re.compile(r"mm|matmul|linear|conv|attention|einsum|tensordot|multi_dot|inner|_rnn|lstm|gru", re.IGNORECASE)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -193,7 +189,7 @@ def count_flops(name: str, backward: bool, args: tuple[Any, ...], kwargs: dict[s
         kwargs: likewise.
     """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    function = _operator(name) if tensors and _COUNTED.search(name) else None
+    function = _operator(name) if tensors else None
     if function is None:
         return -1
     # Each product has two in its backward pass. An operator of the backward engine is the operator itself.

@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from .._base.core import function_name
+from .._base.core import function_name, has_trait
 
-# Open a file by name, though they are operators.
-_FILES = {"from_file", "_from_file"}
 # Written in Python and in no table of torch, yet called by models.
 _PLAIN: dict[str, Callable[..., Any]] = {
     "torch.tensor": torch.tensor,
@@ -24,6 +22,10 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "torch.nn.functional.hardswish": torch.nn.functional.hardswish,
     "torch.nn.functional.hardsigmoid": torch.nn.functional.hardsigmoid,
 }
+
+
+def _opens_file(name: str) -> bool:
+    return has_trait(name, "opens_a_file")
 
 
 @functools.cache
@@ -38,7 +40,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     for functions in torch.overrides.get_overridable_functions().values():
         for function in functions:
             table[function_name(function)] = function
-    return {name: function for name, function in table.items() if name.removeprefix("torch.") not in _FILES}
+    return {name: function for name, function in table.items() if not _opens_file(name)}
 
 
 def find(name: str) -> Callable[..., Any] | None:
@@ -47,7 +49,7 @@ def find(name: str) -> Callable[..., Any] | None:
     if name.startswith("torch.ops.aten.") and len(parts) in (4, 5):
         packet = getattr(torch.ops.aten, parts[3], None)
         # Whatever else has that name on torch.ops.aten or on an operator (__class__, __dict__) is no operator.
-        if not isinstance(packet, torch._ops.OpOverloadPacket) or parts[3] in _FILES:
+        if not isinstance(packet, torch._ops.OpOverloadPacket) or _opens_file(name):
             return None
         if len(parts) == 4:
             return packet

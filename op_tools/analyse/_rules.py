@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .._base.checks import checked_choice, checked_object, checked_pattern
 from .._base.core import Error
 from .._base.data_file import read_json
 from ._file_facts import Definition, FileFacts, Use
@@ -19,7 +20,7 @@ from ._project import Project
 
 PACKAGED = Path(__file__).with_name("rules.json")
 _REPORTS = ("precision", "performance", "affinity")
-_KEYS: dict[str, type | tuple[type, ...]] = {
+_KINDS = {
     "id": str,
     "report": str,
     "text": str,
@@ -63,41 +64,22 @@ def read_rules(path: str | Path) -> list[dict[str, Any]]:
         op_tools.Error: it is missing, or a rule has an unknown key, no text, or nothing that it applies to.
     """
     hint = 'a file of rules is JSON: {"format": 1, "rules": [...]}'
-    content = read_json(path, hint)
-    rules = content.get("rules") if isinstance(content, dict) else None
-    if not isinstance(rules, list):
-        raise Error(f"{path}: has no list of rules; {hint}")
-    for number, rule in enumerate(rules, 1):
-        wrong = _wrong(rule)
-        if wrong:
-            raise Error(f"{path}: rule {number}: {wrong}")
-    return list(rules)
+    content = checked_object(str(path), read_json(path, hint), {"format": int, "rules": list}, needed=("rules",))
+    for number, rule in enumerate(content["rules"], 1):
+        _check_rule(f"{path}: rule {number}", rule)
+    return list(content["rules"])
 
 
-def _wrong(rule: Any) -> str:
-    """The fault of a rule; "" if there is none."""
-    if not isinstance(rule, dict):
-        return "not an object"
-    for key, value in rule.items():
-        if key not in _KEYS:
-            return f"unknown key {key!r}; known: {', '.join(_KEYS)}"
-        if not isinstance(value, _KEYS[key]):
-            return f"{key}: not of type {getattr(_KEYS[key], '__name__', _KEYS[key])}"
-    if rule.get("report") not in _REPORTS:
-        return f"report: expected {', '.join(_REPORTS)}"
-    if not rule.get("id") or not rule.get("text"):
-        return "needs id and text"
+def _check_rule(where: str, content: Any) -> None:
+    rule = checked_object(where, content, _KINDS, needed=("id", "text"))
+    checked_choice(f"{where}: report", rule.get("report"), _REPORTS)
     if sum(key in rule for key in ("call", "class", "function")) != 1:
-        return "needs call, class or function"
+        raise Error(f"{where}: needs call, class or function")
     patterns = [rule.get("argument", ""), rule.get("argument_not", "")]
     for part in (rule.get("class"), rule.get("function")):
         patterns += [part.get("name", ""), *part.get("body", [])] if part else []
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            return f"{pattern!r} is no regular expression: {error}"
-    return ""
+        checked_pattern(where, pattern)
 
 
 class Rules:

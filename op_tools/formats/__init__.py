@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from .._base.checks import checked_choice
 from .._base.core import Error
 from . import _h5, _msprobe, _troubleshooter
 from ._convert import convert
@@ -61,8 +62,8 @@ def read_dump(path: str | os.PathLike[str], format: str | None = None) -> Dump:
     Raises:
         op_tools.Error: there is no such dump, or a file of it is damaged; with file and line.
     """
-    if format is not None and format not in _FORMATS:
-        raise Error(f"format {format!r}: expected one of {', '.join(_FORMATS)}")
+    if format is not None:
+        checked_choice("format=", format, _FORMATS)
     name = format or format_of(path)
     files, read = _FORMATS[name]
     if not files(Path(path)):

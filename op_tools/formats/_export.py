@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .._base.captured_calls import CapturedCall, load, load_call
+from .._base.checks import checked_choice
 from .._base.core import Error, export_calls, find_calls
 from ._files import extra
 from ._h5 import H5Writer, ir_name_of
@@ -65,8 +66,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
     Raises:
         op_tools.Error: the source holds no calls, or the target is not empty or cannot be written.
     """
-    if format not in EXPORTS:
-        raise Error(f"format {format!r}: expected one of {', '.join(EXPORTS)}")
+    checked_choice("format=", format, EXPORTS)
     root = Path(target)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise Error(f"{root}: is not empty; name a new folder")

@@ -255,13 +255,13 @@ def test_wrong_arguments_are_said(tmp_path):
         ts.migrator.api_dump_init(3, tmp_path)
     ts.migrator.api_dump_init(net, tmp_path)
     for arguments, message in [
-        ({"mode": "some"}, "mode is 'some', expected one of all, list"),
-        ({"dump_type": "x"}, "dump_type is 'x'"),
+        ({"mode": "some"}, "mode: 'some' is not allowed; give all, list"),
+        ({"dump_type": "x"}, "dump_type: 'x' is not allowed"),
         ({"scope": ["a_0"]}, "mode 'all' has no scope"),
         ({"mode": "list", "scope": ["relu"]}, "names as Functional_softmax_1"),
         ({"mode": "range", "scope": ["a_0"]}, r"\[start, end\]"),
         ({"mode": "api_list"}, "parts of names"),
-        ({"statistic_category": ["median"]}, "statistic_category is 'median'"),
+        ({"statistic_category": ["median"]}, "statistic_category: 'median' is not allowed"),
     ]:
         with pytest.raises(op_tools.Error, match=message):
             ts.migrator.api_dump_start(**arguments)

@@ -351,15 +351,15 @@ def test_an_exception_ends(tmp_path):
     [
         ({"expect": "fail", "reason": "x"}, "op is missing"),
         ({**ENTRY, "reason": " "}, "reason is missing"),
-        ({**ENTRY, "expect": "skip"}, "expect is 'skip'; there are fail, unsupported, slow"),
-        ({**ENTRY, "phase": "sideways"}, "phase is 'sideways'"),
+        ({**ENTRY, "expect": "skip"}, "expect: 'skip' is not allowed; give fail, unsupported or slow"),
+        ({**ENTRY, "phase": "sideways"}, "phase: 'sideways' is not allowed"),
         ({**ENTRY, "tolerance": 1}, "unknown 'tolerance'"),
         ({**ENTRY, "op": "("}, "is no regular expression"),
-        ({**ENTRY, "dtype": 3}, "dtype is a name or a list of names"),
+        ({**ENTRY, "dtype": 3}, "dtype is 3; give str or list"),
         ({**ENTRY, "shape": "rank = 3"}, "give conditions on rank, elements"),
         ({**ENTRY, "shape": "__import__('os') > 3"}, "give conditions on"),
         ({**ENTRY, "until": "soon"}, "until is 'soon'; give a day"),
-        ("torch.mm", "is no table"),
+        ("torch.mm", "is no object with op, "),
     ],
 )
 def test_a_wrong_exception_is_named(tmp_path, entry, why):

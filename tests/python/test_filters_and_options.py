@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import op_tools
+from op_tools.__main__ import main
 
 
 class Names(op_tools.Hook):
@@ -351,11 +352,18 @@ def test_nothing_goes_to_standard_output(python):
     assert python("import torch, op_tools\nwith op_tools.OpCapture(): torch.ones(2)").stdout == ""
 
 
-def test_metadata_list_is_sorted_and_holds_no_computation():
-    names = op_tools._C.metadata_ops()
-    assert names == sorted(set(names))
-    assert {"torch.Tensor.size", "torch.Tensor.shape.__get__", "torch.Tensor.data_ptr", "torch.device"} <= set(names)
-    assert not {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.view", "torch.add"} & set(names)
+def test_operators_that_only_read_metadata_are_listed_by_level(capsys):
+    listed = {}
+    for level in ("torch", "aten"):
+        assert main(["ops", "--excluded", "--level", level]) == 0
+        listed[level] = capsys.readouterr().out.splitlines()
+        assert listed[level] == sorted(set(listed[level]))
+    assert {"torch.Tensor.size", "torch.Tensor.shape.__get__", "torch.Tensor.data_ptr"} <= set(listed["torch"])
+    assert not {"torch.Tensor.item", "torch.Tensor.tolist", "torch.Tensor.view", "torch.add"} & set(listed["torch"])
+    assert {"aten::size.int", "aten::is_same_size"} <= set(listed["aten"])
+    assert main(["ops", "--excluded", "--ops", "torch.Tensor.s.*"]) == 0
+    some = capsys.readouterr().out.splitlines()
+    assert "torch.Tensor.size" in some and "torch.Tensor.dim" not in some
 
 
 def test_result_table_is_for_people():

@@ -583,7 +583,7 @@ def test_missing_and_unknown_dumps_are_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     with pytest.raises(op_tools.Error, match="no dump of a known format"):
         formats.read_dump(tmp_path / "empty")
-    with pytest.raises(op_tools.Error, match="format 'x': expected one of"):
+    with pytest.raises(op_tools.Error, match="format=: 'x' is not allowed; give"):
         formats.read_dump(tmp_path / "empty", "x")
     with pytest.raises(op_tools.Error, match="holds no dump of the format msprobe"):
         formats.read_dump(tmp_path / "empty", "msprobe")

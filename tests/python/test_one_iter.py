@@ -133,10 +133,10 @@ def test_tolerances_are_by_model_and_exceptions_are_counted(work, tmp_path):
     [
         ([], "expected models"),
         ({"Net": "wide"}, "Net: 'wide' is no number"),
-        ({"Net": {"sideways": 1}}, "sideways: expected forward"),
+        ({"Net": {"sideways": 1}}, "Net: unknown 'sideways'; there are forward"),
         ({"Net": {"exceptions": [{"module": "fc2"}]}}, "why"),
         ({"Net": {"exceptions": [{"module": "(", "why": "x"}]}}, "module: '\\('"),
-        ({"Net": {"exceptions": [{"kind": "all", "why": "x"}]}}, "'all' is none of"),
+        ({"Net": {"exceptions": [{"kind": "all", "why": "x"}]}}, "kind: 'all' is not allowed; give forward"),
     ],
 )
 def test_a_wrong_file_of_tolerances_is_an_error(content, text, tmp_path):

@@ -18,6 +18,8 @@ LISTED = Path(__file__).resolve().parents[1] / "data" / "op_traits.txt"
 OF_PYTHON = {"__set__", "__setitem__"}
 # Registered when torch.distributed.fsdp is imported.
 OF_FSDP = {"all_gather_copy_in"}
+# Named tensors, devices and storages of older versions of torch.
+OF_OTHER_VERSIONS = {"has_names", "names", "is_hpu", "_from_file"}
 
 
 def operators_and_functions() -> list[str]:
@@ -66,9 +68,11 @@ def test_what_the_table_matches_is_what_was_looked_at():
 def test_every_name_in_the_table_is_one_of_torchs():
     from op_tools import _C
 
-    known = {_C.base_name(name) for name in operators_and_functions()} | OF_PYTHON | OF_FSDP
+    of_scripts = {schema.name.split("::")[-1] for schema in torch._C._jit_get_all_schemas()}
+    known = {_C.base_name(name) for name in operators_and_functions()} | of_scripts
+    known |= OF_PYTHON | OF_FSDP | OF_OTHER_VERSIONS
     shared = torch.distributed.distributed_c10d
-    places = (torch, torch.Tensor, F, torch.functional, torch.linalg, torch.fft, torch._C._nn, shared)
+    places = (torch, torch.Tensor, F, torch.functional, torch.linalg, torch.fft, torch._C, torch._C._nn, shared)
     unknown = {
         name
         for _, _, names in _C.op_families()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ..._base.checks import checked_choice
 from ..._base.core import Error
 from ...formats._troubleshooter_writer import STATISTICS
 from ._compare import compare
@@ -72,10 +73,10 @@ def api_dump_start(
     """
     if _dumping is None:
         raise Error("api_dump_start: call api_dump_init first")
-    _check_choice("mode", mode, _MODES)
-    _check_choice("dump_type", dump_type, _TYPES)
+    checked_choice("api_dump_start: mode", mode, _MODES)
+    checked_choice("api_dump_start: dump_type", dump_type, _TYPES)
     for statistic in statistic_category:
-        _check_choice("statistic_category", statistic, STATISTICS)
+        checked_choice("api_dump_start: statistic_category", statistic, STATISTICS)
     items = list(scope or ())
     numbered = all(isinstance(one, str) and re.search(r"_\d+$", one) for one in items)
     wrong = {
@@ -135,11 +136,6 @@ def api_dump_compare(
         equal_nan=equal_nan,
         ignore_unmatched=ignore_unmatched,
     )
-
-
-def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise Error(f"api_dump_start: {name} is {value!r}, expected one of {', '.join(allowed)}")
 
 
 __all__ = ["api_dump_compare", "api_dump_init", "api_dump_start", "api_dump_stop"]
