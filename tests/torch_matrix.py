@@ -120,15 +120,18 @@ class Row:
 
 
 def find_interpreter(version: str) -> str:
-    """Of a Python in PATH, or of pyenv."""
-    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    found = shutil.which(f"python{version}") or (str(pyenv[-1]) if pyenv else "")
-    done = subprocess.run([found or "false", "-c", ""], capture_output=True, check=False)
-    if done.returncode == 0:
-        return found
-    if pyenv:
-        return str(pyenv[-1])
+    """Of a Python in PATH (where a command of pyenv may be for a version that is switched off), or of pyenv."""
+    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), reverse=True)
+    for candidate in filter(None, (shutil.which(f"python{version}"), *map(str, pyenv))):
+        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
     raise FileNotFoundError(f"no Python {version} is installed")
+
+
+def answer(interpreter: Path, code: str) -> str:
+    """The text that a program prints."""
+    command = [str(interpreter), "-W", "ignore", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def make_environment(row: Row, torch: str, python: str, given: str) -> None:
@@ -141,28 +144,27 @@ def make_environment(row: Row, torch: str, python: str, given: str) -> None:
         subprocess.run([find_interpreter(python), "-m", "venv", venv], check=True)
         pip = [str(row.interpreter), "-m", "pip", "install", "-q"]
         subprocess.run([*pip, f"torch=={torch}.*"], check=True)
-        installed = subprocess.run(
-            [row.interpreter, "-c", "from importlib.metadata import version; print(version('torch'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        installed = answer(row.interpreter, "from importlib.metadata import version; print(version('torch'))")
         constraint = venv / "constraint.txt"
         constraint.write_text(f"torch=={installed}\n")
         subprocess.run([*pip, "-c", str(constraint), "-r", str(ROOT / "requirements.txt")], check=True)
         (venv / "ready").touch()
     ask = "import platform, torch; print(torch.__version__, platform.python_version())"
-    done = subprocess.run([row.interpreter, "-W", "ignore", "-c", ask], capture_output=True, text=True, check=True)
-    row.torch, row.python = done.stdout.split()
+    row.torch, row.python = answer(row.interpreter, ask).split()
 
 
 def copy_sources(row: Row) -> None:
-    """The tracked files; those that are the same keep their time, so that nothing is compiled twice."""
+    """The tracked files; those that are the same keep their time, so that nothing is compiled twice. Sources that are gone
+    are gone from the copy, where CMake would find them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
+    names = {name for name in listed.split("\0") if name and (ROOT / name).exists()}
+    for suffix in ("*.cpp", "*.h", "*.py"):
+        for copy in row.source.rglob(suffix):
+            name = str(copy.relative_to(row.source))
+            if name not in names and not name.startswith("build/") and name != "op_tools/_build_info.py":
+                copy.unlink()
+    for name in names:
         file, copy = ROOT / name, row.source / name
-        if not file.exists():
-            continue
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, copy)
@@ -247,12 +249,7 @@ def read_files(rows: list[Row]) -> None:
 def ends_with_a_sentence(row: Row, other: Row) -> list[str]:
     """The row's build beside the other's torch: what is wrong about the ends of the program, the import and a command."""
     environment = row.environment(other.interpreter)
-    site = subprocess.run(
-        [other.interpreter, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    site = answer(other.interpreter, "import importlib.util as u; print(u.find_spec('torch').origin)")
     libraries = {**environment, "LD_LIBRARY_PATH": str(Path(site).parent / "lib")}
     problems = []
     for title, command, variables in (

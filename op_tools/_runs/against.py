@@ -77,6 +77,10 @@ class OpAgainst(Together):
         self._of_a, self._of_noise = open_run(a), open_run(noise) if noise is not None else {}
         self._stop, self._options = stop, options
         self._fusions = [(list(one), list(other)) for one, other in fusions]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing of this run was compared."""
         self._first: RunRow | None = None
         self._path, self._steps, self._calls, self._is_over = "", 0, 0, False
         self._ended_steps, self._left_out_steps = 0, False  # left out: the last comparison was with a part of A
@@ -89,8 +93,7 @@ class OpAgainst(Together):
             options.setdefault("level", header["level"])
         options["output_dir"] = Path(options.get("output_dir") or ".") / _FOLDER
         self._record, self._capture = OpRecord(**options), OpCapture(**options, format="folders", dedupe=False)
-        self._first, self._path, self._steps, self._calls, self._is_over, self._failure = None, "", 0, 0, False, ""
-        self._ended_steps, self._left_out_steps = 0, False  # left out: the last comparison was with a part of A
+        self._begin()
         return [self._capture, self._record]
 
     def step(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import rounding
 from torch import nn
 
 import op_tools
@@ -313,11 +314,8 @@ def test_a_step_is_compared_with_the_steps_of_a_until_then(tmp_path):
     recorded = op_tools.OpRecord(output_dir=tmp_path / "a", level="aten")
     trains("cpu", recorded)
     against = op_tools.OpAgainst(recorded.result().path, output_dir=tmp_path)
-    sim.set_rounding(True)
-    try:
+    with rounding():
         trains("sim", against)
-    finally:
-        sim.set_rounding(False)
     assert against.result().ok, against.result()
     whole = op_tools._base.core.read_recording(recorded.result().path)
     ranks = [op_tools._base.core.recording_before_step(whole, step) for step in range(4)]

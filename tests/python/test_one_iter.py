@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import rounding
 from test_record_modules import trained
 from torch import nn
 
@@ -259,11 +260,8 @@ def compared(tmp_path):
 
     def compare(method=torch.optim.AdamW, **fault):
         iteration(tmp_path / "a", "cpu", method)
-        sim.set_rounding(True)
-        try:
+        with rounding():
             iteration(tmp_path / "b", "sim", method, **fault)
-        finally:
-            sim.set_rounding(False)
         return compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
 
     return compare

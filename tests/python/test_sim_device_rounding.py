@@ -1,20 +1,18 @@
 """The device rounds as another correct implementation: other bits where something was rounded, and only there."""
 
-import contextlib
-
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import rounding
 
 import op_tools
-import op_tools.sim_device as sim
+import op_tools.sim_device
 
 
 @pytest.fixture(autouse=True)
 def _rounding():
-    sim.set_rounding(True)
-    yield
-    sim.set_rounding(False)
+    with rounding():
+        yield
 
 
 X = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
@@ -116,15 +114,8 @@ def test_what_is_computed_in_float32_is_rounded_to_16_bits_once(name, dtype):
     assert torch.equal(function(x.to("sim")).cpu(), function(x))
 
 
-@contextlib.contextmanager
-def bits_of_the_cpu():
-    sim.set_rounding(False)
-    yield
-    sim.set_rounding(True)
-
-
 def test_sums_run_in_another_order():
-    with bits_of_the_cpu():
+    with rounding(on=False):
         right = (X.to("sim") @ W.to("sim").T).cpu()
     off = ((X.to("sim") @ W.to("sim").T).cpu() - right).abs() / right.abs()
     assert off.max() > 4 * torch.finfo(torch.float32).eps  # more than a last bit, where terms cancel
@@ -137,7 +128,7 @@ def test_results_keep_their_bounds():
 
 
 def test_random_numbers_are_the_same():
-    with bits_of_the_cpu():
+    with rounding(on=False):
         torch.manual_seed(3)
         right = torch.rand(8, device="sim"), F.dropout(X.to("sim"), 0.3)
     torch.manual_seed(3)
