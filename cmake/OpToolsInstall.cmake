@@ -31,11 +31,12 @@ if(SKBUILD)
   set(OP_TOOLS_RPATH_FROM_BIN "${OP_TOOLS_WHEEL_RPATH_FROM_BIN}")
   install(PROGRAMS tools/run_op_from_data/run_op_from_data.py DESTINATION ${SKBUILD_SCRIPTS_DIR} RENAME run_op_from_data)
 endif()
-set_target_properties(op_tools op_tools_sim_device PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
+set_target_properties(op_tools op_tools_sim_device op_tools_replay_program PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_LIB}")
 set_target_properties(run_op_from_data PROPERTIES INSTALL_RPATH "${OP_TOOLS_RPATH_FROM_BIN}")
 
 # --- The library, its headers, the program.
 install(TARGETS op_tools op_tools_sim_device EXPORT op_tools_targets LIBRARY DESTINATION lib)
+install(TARGETS op_tools_replay_program LIBRARY DESTINATION lib)
 install(TARGETS run_op_from_data RUNTIME DESTINATION bin)
 # Headers include each other as "hooks/...": include/op_tools is on the include path as well.
 install(CODE "set(OP_TOOLS_SOURCES [[${CMAKE_CURRENT_SOURCE_DIR}/src]])")

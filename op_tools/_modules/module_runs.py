@@ -130,8 +130,9 @@ class CpuNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         named = kwargs.get("device")
         device = tensors[0].device if tensors else None if named is None else torch.device(named)
-        if not draws or device is None or device.type == "cpu" or kwargs.get("generator") is not None:
-            return func(*args, **kwargs)
+        is_moved = draws and device is not None and device.type != "cpu" and kwargs.get("generator") is None
+        if not is_moved or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+            return func(*args, **kwargs)  # cuDNN's recurrent networks are operators that the CPU does not have
 
         def moved(leaf: Any) -> Any:
             return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf

@@ -39,10 +39,9 @@ ProgramState ProgramState::of(const OpCall& call) {
 }
 
 bool multiplies_in_tf32(std::string_view op_name, const ProcessState& state) {
-  const std::string_view base = base_name(op_name);
-  if (state.cudnn_tf32.value_or(false) && has_trait(base, OpTrait::kByCudnn)) return true;
   const auto precision = state.float32_matmul_precision.value_or(at::Float32MatmulPrecision::HIGHEST);
-  return precision != at::Float32MatmulPrecision::HIGHEST && has_trait(base, OpTrait::kSumsProducts);
+  return multiplies_in_tf32(base_name(op_name), Tf32Flags{.cudnn = state.cudnn_tf32.value_or(false),
+                                                          .matmul = precision != at::Float32MatmulPrecision::HIGHEST});
 }
 
 const char* precision_name(at::Float32MatmulPrecision precision) {

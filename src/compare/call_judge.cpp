@@ -21,6 +21,10 @@
 namespace op_tools {
 namespace {
 
+// Float32 results of cuDNN's recurrent networks are off by up to twice the limit of exact kernels (an H200,
+// cuDNN 9.19).
+constexpr double kApproximation = 4;
+
 void collect_leaves(const Value& value, Values* leaves) {
   if (const Values* items = sequence_items(value)) {
     for (const Value& item : *items) collect_leaves(item, leaves);
@@ -140,10 +144,11 @@ double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
   double unit = 0;
   if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
-  // TF32 has as many bits of mantissa as half. Its units cut the others off: either factor loses up to a spacing, where
-  // rounding loses half of it at most.
-  if (facts_.tf32 && dtype == at::kFloat) unit = std::max(unit, 4 * rounding_of(at::kHalf).unit);
-  if (facts_.alone) {
+  if (facts_.tf32 && dtype == at::kFloat) unit = std::max(unit, tf32_unit());
+  if (facts_.approximated && dtype == at::kFloat) unit = std::max(unit, kApproximation * own);
+  // The gradient of a normalisation is a remainder of numbers that are as exact as its inputs.
+  const bool is_remainder = facts_.in_backward && has_trait(base_name(facts_.name), OpTrait::kNormalizes);
+  if (facts_.alone || is_remainder) {
     for (const at::Tensor& input : facts_.before) {
       if (input.defined()) unit = std::max(unit, rounding_of(input.scalar_type()).unit);
     }
@@ -204,12 +209,15 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   context.coarser_unit = coarser_unit(observed.scalar_type());
   const std::string_view base = base_name(facts_.name);
   // Autocast has other lists on the CPU: there, a sum may be accumulated in float32 that the device adds in bfloat16.
-  // A sum of terms that cancel has no relative precision, however exact the CPU's happens to be; a bias may be added to
-  // a product that was rounded to 16 bits, and so may gradients that meet in the same place.
+  // A sum of terms that cancel has no relative precision, however exact the CPU's happens to be. In 16 bits a device
+  // may round on the way what the CPU keeps in float32: a product before its bias is added, a mean before it is taken
+  // off, the factors of a gradient's formula, gradients that meet in the same place.
   const Rounding rounding = rounding_of(observed.scalar_type());
   const bool is_16_bits = rounding.unit > rounding.accumulate;
-  const bool may_cancel = has_trait(base, OpTrait::kMixesElements) ||
-                          (is_16_bits && (backward_ || has_trait(base, OpTrait::kSumsProducts)));
+  const bool is_gradient = backward_ || facts_.in_backward;
+  const bool takes_mean_off = has_trait(base, OpTrait::kNormalizes) && !has_trait(base, OpTrait::kExponentiates);
+  const bool may_cancel = has_trait(base, OpTrait::kMixesElements) || (is_gradient && takes_mean_off) ||
+                          (is_16_bits && (is_gradient || takes_mean_off || has_trait(base, OpTrait::kSumsProducts)));
   context.by_ulp = !facts_.autocast && !may_cancel;
   context.reduced = reduced_elements(base, facts_.before, observed);
   context.terms = context.reduced;

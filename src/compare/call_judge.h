@@ -49,6 +49,7 @@ struct CallFacts {
   std::optional<c10::ScalarType> autocast = {};  // its dtype where it is on; the devices' lists of operators differ
   bool tf32 = false;                             // the device rounded the factors of float32 products to TF32
   bool names_device = false;                     // a copy to the CPU stands for a copy to another device
+  bool approximated = false;                     // the device's kernel has approximations where the CPU's is exact
   bool random = false;                           // it drew random numbers
   bool repeatable = false;                       // the reference run draws the same ones
   bool hands_out = false;                        // see JudgeContext

@@ -227,7 +227,9 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.strides = options.strides;
   facts.alone = compared.replayable->all_on_cpu();
   facts.autocast = compared.replayable->autocast();
-  facts.tf32 = compared.call.device.starts_with("cuda") && multiplies_in_tf32(facts.name, compared.meta.state.process);
+  const bool is_on_cuda = compared.call.device.starts_with("cuda");
+  facts.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
+  facts.approximated = is_on_cuda && has_trait(base_name(facts.name), OpTrait::kApproximatedByCudnn);
   facts.names_device = compared.replayable->names_device();
   facts.random = compared.random;
   facts.in_transform = compared.replayable->in_transform();

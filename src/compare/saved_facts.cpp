@@ -101,6 +101,7 @@ void each_field_of_facts(Fields& field, Facts& facts) {
   field("alone", facts.alone);
   field("autocast", facts.autocast);
   field.later("tf32", facts.tf32);
+  field.later("approximated", facts.approximated);
   field("names_device", facts.names_device);
   field("random", facts.random);
   field("repeatable", facts.repeatable);

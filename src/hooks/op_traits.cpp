@@ -66,6 +66,8 @@ constexpr OpFamily kFamilies[] = {
      "feature_alpha_dropout feature_alpha_dropout_ native_dropout"},
     {kDrawsInTraining, "draws slopes in training", "rrelu rrelu_ rrelu_with_noise rrelu_with_noise_"},
     {kDrawsInTraining, "drops attention weights, with a probability above 0", "scaled_dot_product_attention"},
+    {kDrawsInTraining, "drops elements between its layers, with a probability above 0",
+     "lstm gru rnn_tanh rnn_relu _cudnn_rnn"},
 
     // --- Contents of results
     {kUninitializedResult, "memory with undefined values",
@@ -85,6 +87,8 @@ constexpr OpFamily kFamilies[] = {
      "nan_to_num_ cumsum_ cumprod_ tril_ triu_ renorm_ bitwise_and_ bitwise_or_ bitwise_xor_ bitwise_not_ "
      "logical_and_ logical_or_ logical_xor_ logical_not_ dropout_ __iadd__ __isub__ __imul__ __itruediv__ "
      "__ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"},
+    {kChangesInPlace, "another shape of the same elements",
+     "as_strided_ transpose_ t_ squeeze_ unsqueeze_ swapdims_ swapaxes_"},
     {kChangesInPlace, "arithmetic in place, on lists",
      "_foreach_add_ _foreach_sub_ _foreach_mul_ _foreach_div_ _foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ "
      "_foreach_sqrt_ _foreach_neg_ _foreach_abs_ _foreach_exp_ _foreach_pow_ _foreach_reciprocal_ "
@@ -98,11 +102,18 @@ constexpr OpFamily kFamilies[] = {
     {kWorkspaceResult, "reserve space for backward, padded", "_cudnn_rnn miopen_rnn", 4},
     {kOpenResult, "what its backward wants to know; empty on some backends", "log_sigmoid_forward", 1},
     {kOpenResult, "sums of exponentials, padded with infinities, and states of generators, for its backward",
-     "_scaled_dot_product_efficient_attention _efficient_attention_forward", 1},
+     "_scaled_dot_product_efficient_attention _efficient_attention_forward _scaled_dot_product_flash_attention "
+     "_flash_attention_forward _scaled_dot_product_cudnn_attention",
+     1},
     {kOpenResult, "offsets and sizes of the bags and their largest rows, for its backward",
      "embedding_bag _embedding_bag _embedding_bag_forward_only", 1},
     {kTakesWorkspace, "uses the workspace of the forward operator as it likes",
      "_ctc_loss_backward mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward"},
+    {kTakesWorkspace, "reads those of the forward operator's results that are for its backward",
+     "_scaled_dot_product_efficient_attention_backward _efficient_attention_backward "
+     "_scaled_dot_product_flash_attention_backward _flash_attention_backward "
+     "_scaled_dot_product_cudnn_attention_backward log_sigmoid_backward _embedding_bag_backward "
+     "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward"},
     {kResultOnCpu, "batch sizes are read by the program", "_pack_padded_sequence", 1},
     {kResultOnCpu, "lengths are made of batch sizes", "_pad_packed_sequence", 1},
     {kAsksAboutDevice, "answers about the device or its memory",
@@ -158,6 +169,7 @@ constexpr OpFamily kFamilies[] = {
      "_compute_linear_combination mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input "
      "mkldnn_linear_backward_weights _linear_pointwise _mkl_linear _mm_plus_mm"},
     {kMixesElements, "a Fourier transform", kFouriers},
+    {kMixesElements, "a running sum", "cumsum cumsum_"},
     {kMixesElements, "adds up what its indices bring together, in any order",
      "scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ index_put index_put_ "
      "_index_put_impl_ _unsafe_index_put _unsafe_masked_index_put_accumulate index_reduce index_reduce_ "
@@ -173,6 +185,7 @@ constexpr OpFamily kFamilies[] = {
     {kSumsProducts, "a recurrent network: products of states and weights", kRecurrents},
     {kByCudnn, "a convolution", kConvolutions},
     {kByCudnn, "a recurrent network", kRecurrents},
+    {kApproximatedByCudnn, "its sigmoid and tanh", kRecurrents},
 
     // --- Operators that cannot run elsewhere
     {kForwardMode, "it belongs to forward-mode differentiation, which ends with its level",
@@ -331,6 +344,13 @@ constexpr DrawsWhen kDrawsWhen[] = {
     {"native_dropout", "input p train", {{"p", true}, {"train", true}}},
     {"rrelu rrelu_", "input lower upper training", {{"training", false}, {}}},
     {"rrelu_with_noise rrelu_with_noise_", "input noise lower upper training", {{"training", false}, {}}},
+    // In the form with batch_sizes each stands a place later: there a probability above 0 is enough.
+    {"lstm gru rnn_tanh rnn_relu",
+     "input hx params has_biases num_layers dropout train",
+     {{"dropout", false}, {"train", false}}},
+    {"_cudnn_rnn",
+     "input weight weight_stride0 weight_buf hx cx mode hidden_size proj_size num_layers batch_first dropout train",
+     {{"dropout", false}, {"train", false}}},
     {"scaled_dot_product_attention", "query key value attn_mask dropout_p", {{"dropout_p", false}, {}}},
 };
 
@@ -457,6 +477,8 @@ std::string_view trait_name(OpTrait trait) {
       return "sums_products";
     case kByCudnn:
       return "by_cudnn";
+    case kApproximatedByCudnn:
+      return "approximated_by_cudnn";
     case kHasFirstDtype:
       return "has_the_first_dtype";
     case kForwardMode:
@@ -565,6 +587,10 @@ bool is_metadata_op(std::string_view op_name) {
   constexpr std::string_view kSetter = ".__set__";  // torch.Tensor.grad.__set__ is about `grad`
   if (op_name.ends_with(kSetter)) op_name.remove_suffix(kSetter.size());
   return has_trait(base_name(op_name), kReadsMetadata);
+}
+
+bool multiplies_in_tf32(std::string_view base_name, Tf32Flags flags) {
+  return has_trait(base_name, kByCudnn) ? flags.cudnn : flags.matmul && has_trait(base_name, kSumsProducts);
 }
 
 bool draws_random_numbers(std::string_view base_name, const Value& args, const Value& kwargs) {

@@ -40,6 +40,7 @@ enum class OpTrait : uint8_t {
   kMixesElements,            // each element of the result is a sum over elements, and may be much smaller than these
   kSumsProducts,             // each element of the result is a sum over products of two inputs
   kByCudnn,                  // on CUDA computed by cuDNN, which has its own switch for TF32
+  kApproximatedByCudnn,      // cuDNN approximates a function that the CPU computes to the last bits
   kHasFirstDtype,            // the result has the dtype of the first argument, whatever the others have
   kForwardMode,              // joins tangents to tensors or takes them off
   kLikeFactory,              // a factory that takes sizes and dtype from a tensor
@@ -101,6 +102,13 @@ OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
 // moves, aliases nor reads elements: torch.Tensor.size, torch.Tensor.shape.__get__, aten::is_same_size. Left out unless
 // a filter names it. By the full name, as operators of another library may have the same base name.
 OP_TOOLS_API bool is_metadata_op(std::string_view op_name);
+
+// Flags of a process: CUDA rounds the factors of float32 products to TF32's 10 bits of mantissa, in cuDNN's operators,
+// and in products of matrices.
+struct Tf32Flags {
+  bool cudnn = false, matmul = false;
+};
+OP_TOOLS_API bool multiplies_in_tf32(std::string_view base_name, Tf32Flags flags);
 
 // By its name and arguments, the call draws random numbers. Only for calls whose generators cannot be watched: a
 // generator that moved says it for any call.

@@ -1,21 +1,43 @@
 #include "record/named_tensors.h"
 
+#include <algorithm>
+
 #include "tensor/known_tensors.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
+
+TensorOrigins::Range TensorOrigins::range_of(const at::Tensor& tensor) {
+  int64_t last = 0;  // element
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) == 0) return {};
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  const size_t begin = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
+  return {begin, begin + static_cast<size_t>(last + 1) * tensor.itemsize()};
+}
+
+const TensorOrigins::Known& TensorOrigins::OfStorage::of(const Range& range) const {
+  if (parts.empty()) return whole;
+  const auto behind = std::upper_bound(parts.begin(), parts.end(), range.begin,
+                                       [](size_t begin, const auto& part) { return begin < part.first.begin; });
+  if (behind == parts.begin()) return whole;
+  const auto& [part, known] = *std::prev(behind);
+  return part.contains(range) ? known : whole;
+}
+
 TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return {};
   const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (found == storages_.end() || found->second.storage.expired()) return {};
-  const Known& known = found->second;
+  const Known& known = found->second.parts.empty() ? found->second.whole : found->second.of(range_of(tensor));
   if (known.producer != kNoCall && known.version == version_of(tensor)) {
     return {Origin::kCall, known.producer, known.output, known.name};
   }
   return {known.named, kNoCall, 0, known.name};
 }
 
-TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
+TensorOrigins::OfStorage* TensorOrigins::known_of(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
   if (sweeps_.due(storages_.size(), storage_bytes(tensor))) {
     for (auto one = storages_.begin(); one != storages_.end();) {
@@ -32,23 +54,40 @@ TensorOrigins::Known* TensorOrigins::known_of(const at::Tensor& tensor) {
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   const auto found = storages_.find(storage);
   if (found != storages_.end()) return &found->second;
-  return &storages_.emplace(storage, Known{tensor.storage().getWeakStorageImpl()}).first->second;
+  return &storages_.emplace(storage, OfStorage{tensor.storage().getWeakStorageImpl(), {}, {}}).first->second;
 }
 
 StringNumber TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32_t output) {
-  Known* const known = known_of(tensor);
+  OfStorage* const known = known_of(tensor);
   if (!known) return 0;
-  known->producer = call;
-  known->output = output;
-  known->version = version_of(tensor);
-  return known->name;
+  const auto note = [&](Known& one) { one.producer = call, one.output = output, one.version = version_of(tensor); };
+  note(known->whole);
+  if (known->parts.empty()) return known->whole.name;
+  const Range range = range_of(tensor);
+  for (auto& [part, one] : known->parts) {
+    if (part.overlaps(range)) note(one);
+  }
+  return known->of(range).name;
 }
 
 void TensorOrigins::name(const at::Tensor& tensor, Origin origin, StringNumber name) {
-  Known* const known = known_of(tensor);
-  if (!known || (known->named == Origin::kParameter && origin == Origin::kInput)) return;
-  known->named = origin;
-  known->name = name;
+  OfStorage* const known = known_of(tensor);
+  if (!known) return;
+  const auto set = [&](Known& one) {
+    if (one.named == Origin::kParameter && origin == Origin::kInput) return;
+    one.named = origin, one.name = name;
+  };
+  // Inputs are cut out of one tensor in any way and number: their parts are not told apart.
+  const Range range = origin == Origin::kInput ? Range() : range_of(tensor);
+  if (range.end == 0 || range.end - range.begin >= tensor.storage().nbytes()) return set(known->whole);
+  const auto place = std::lower_bound(known->parts.begin(), known->parts.end(), range.begin,
+                                      [](const auto& part, size_t begin) { return part.first.begin < begin; });
+  if (place != known->parts.end() && place->first.begin == range.begin) {
+    place->first.end = range.end;
+    return set(place->second);
+  }
+  // Until now what was known of the whole was known of this part.
+  set(known->parts.emplace(place, range, known->whole)->second);
 }
 
 }  // namespace op_tools

@@ -1,12 +1,17 @@
 // Where the elements of tensors come from: the call that made or wrote their memory, or the name that the program's
-// models have for it (Host::named_tensors). Known by the storage, so for every view of it. One thread at a time.
+// models have for it (Host::named_tensors). Known by the storage, so for every view of it; parameters and gradients
+// that share a storage (weights of cuDNN's recurrent networks, flat parameters, buckets) each by their part of it. One
+// thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/export.h"
 #include "base/sweeps.h"
@@ -35,15 +40,28 @@ class TensorOrigins {
 
  private:
   struct Known {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     StringNumber name = 0;
     Origin named = Origin::kUnknown;
     uint32_t producer = kNoCall, output = 0;
     int64_t version = 0;  // after `producer` had made it
   };
-  Known* known_of(const at::Tensor& tensor);
+  // In bytes of the storage.
+  struct Range {
+    size_t begin = 0, end = 0;
+    bool contains(const Range& other) const { return begin <= other.begin && other.end <= end; }
+    bool overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
+  };
+  struct OfStorage {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    Known whole;                                 // `producer`: the last that wrote any of it
+    std::vector<std::pair<Range, Known>> parts;  // with names of their own, by `begin`
 
-  ska::flat_hash_map<const c10::StorageImpl*, Known> storages_;
+    const Known& of(const Range& range) const;  // of the part that contains it, or the whole
+  };
+  static Range range_of(const at::Tensor& tensor);
+  OfStorage* known_of(const at::Tensor& tensor);
+
+  ska::flat_hash_map<const c10::StorageImpl*, OfStorage> storages_;
   Sweeps sweeps_;
 };
 

@@ -113,9 +113,11 @@ std::vector<bool> unwritten_values(const Recording& run) {
       for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
     }
     const int workspace = workspace_of(base);
+    const OpFamily* const open = family_of(base, OpTrait::kOpenResult);  // states of generators that nothing drew from
     const auto outputs = run.outputs(call);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const bool is_unwritten = shows || static_cast<int>(i) == workspace;
+      const bool is_unwritten =
+          shows || static_cast<int>(i) == workspace || (open && static_cast<int>(i) >= open->place);
       // Without elements there is nothing to write: torch.cat([torch.tensor([]), x]) is all of x.
       if (is_unwritten && numel_of(run, run.values[outputs[i].value]) > 0) unwritten[outputs[i].value] = true;
     }

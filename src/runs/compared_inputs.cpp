@@ -40,6 +40,8 @@ InputComparison::InputComparison(const Recording& a, const Recording& b, const A
       pairs_(pairs),
       noise_(noise),
       so_far_(so_far),
+      tf32_a_(a),
+      tf32_b_(b),
       unwritten_a_(unwritten_values(a)),
       unwritten_b_(unwritten_values(b)),
       sources_a_(sources_of(a)),
@@ -237,6 +239,11 @@ ComparedInputs InputComparison::look_at(const Compared& calls, const ComparedSte
   facts = facts_of(a_, calls.a, calls.group != kNoCall);
   const RecordedCall &a = a_.calls[calls.a[0]], &b = b_.calls[calls.b[0]];
   facts.may_have_jumped = calls.group != kNoCall || may_have_jumped(a_, forward_, a, b_, forward_b_, b);
+  const auto in_tf32 = [](const Recording& run, const Tf32Products& products, const CallNumbers& numbers) {
+    return std::any_of(numbers.begin(), numbers.end(),
+                       [&](uint32_t number) { return products.rounds(run.calls[number]); });
+  };
+  facts.tf32 = in_tf32(a_, tf32_a_, calls.a) || in_tf32(b_, tf32_b_, calls.b);
   inputs.pairs = steps ? steps->inputs : pairs_.inputs(calls);
   const bool on_lists = facts.by_element && calls.group == kNoCall && inputs.pairs.size() == a.inputs;
   for (size_t i = 0; i < inputs.pairs.size(); ++i) {

@@ -16,6 +16,7 @@
 #include "runs/module_rows.h"
 #include "runs/noise.h"
 #include "runs/optimizer_steps.h"
+#include "runs/tf32_products.h"
 #include "runs/value_difference.h"
 
 namespace op_tools {
@@ -81,6 +82,7 @@ class InputComparison {
   const ComparedValues& pairs_;
   const Noise* const noise_;
   ComparedSoFar* const so_far_;
+  const Tf32Products tf32_a_, tf32_b_;
   const std::vector<bool> unwritten_a_, unwritten_b_;
   const std::vector<uint32_t> sources_a_, sources_b_;  // by value
   const double gradient_rms_;                          // the largest

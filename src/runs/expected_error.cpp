@@ -158,7 +158,9 @@ double expected_difference(const Recording& run, const CallInputs& inputs, const
   const double rms = rms_of(run, output);
   const Sums sums = inputs.is_gradient ? sums_of_gradient(run, inputs, output) : sums_of(run, inputs, output);
   const double cancelled = rms > 0 ? std::max(1.0, sums.added / rms) : 1e6;
-  const Rounding rounding = rounding_of(inputs.coarsest == c10::ScalarType::Undefined ? output.dtype : inputs.coarsest);
+  const c10::ScalarType coarsest = inputs.coarsest == c10::ScalarType::Undefined ? output.dtype : inputs.coarsest;
+  Rounding rounding = rounding_of(coarsest);
+  if (inputs.tf32 && coarsest == c10::ScalarType::Float) rounding.unit = rounding.accumulate = tf32_unit();
   const double accumulated = inputs.composite ? rounding.unit : rounding.accumulate;
   const bool adds_up = inputs.sums_products || sums.summed > 1;
   const double own = adds_up ? cancelled : std::min(cancelled, kMostOwnCancellation);

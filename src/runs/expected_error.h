@@ -28,6 +28,7 @@ struct CallInputs {
   bool divides = false;         // OpTrait::kDivides
   bool exponentiates = false;   // OpTrait::kExponentiates
   bool by_element = false;      // an operator on lists: each output is made of the inputs of its shape
+  bool tf32 = false;            // on a side float32 factors are rounded to TF32
   bool composite = false;       // may round intermediate results to its dtype: torch level, groups
 
   // The same call with inputs that do not differ.

@@ -63,6 +63,11 @@ class MadeRun {
   RecordedCall& last() { return run_.calls.back(); }
   void set_scalars(const std::string& scalars) { last().scalars = text(scalars); }
   RecordedValue& value(uint32_t number) { return run_.values[number]; }
+  // All tensors so far are on CUDA, with these switches for TF32.
+  void move_to_cuda(bool cudnn, bool matmul) {
+    for (RecordedValue& value : run_.values) value.device = text("cuda:0");
+    run_.header = make_dict({{"tf32", make_dict({{"cudnn", cudnn}, {"matmul", matmul}})}});
+  }
 
   const Recording& run() const { return run_; }
   int64_t step = 0;
@@ -567,4 +572,26 @@ TEST_CASE("names are compared without namespace, overload and the mark of in-pla
   CHECK(plain_name("aten::add_.Tensor") == "add");
   CHECK(plain_name("torch.Tensor.__matmul__") == "matmul");
   CHECK(plain_name("torch.nn.functional.relu") == "relu");
+}
+
+TEST_CASE("products of factors that CUDA rounds to TF32 may differ by that rounding, and no others", "[runs]") {
+  const auto is_named = [](const std::string& op, double change, bool cudnn, bool matmul) {
+    MadeRun a, b;
+    for (auto* const run : {&a, &b}) {
+      const uint32_t x = run->parameter("x", 1), weight = run->parameter("weight", 2);
+      run->call(op, {x, weight}, run == &a ? 10 : 10 + change);
+    }
+    b.move_to_cuda(cudnn, matmul);
+    return compared(a.run(), b.run()).first != kNoRow;
+  };
+  constexpr double kByTf32 = 0.01, kWrong = 0.9;  // of one element in 16
+  CHECK_FALSE(is_named("aten::convolution", kByTf32, true, false));
+  CHECK(is_named("aten::convolution", kByTf32, false, true));
+  CHECK(is_named("aten::convolution", kWrong, true, false));
+  CHECK_FALSE(is_named("torch.gru", kByTf32, true, false));
+  CHECK_FALSE(is_named("aten::mm", kByTf32, false, true));
+  CHECK(is_named("aten::mm", kByTf32, true, false));
+  CHECK(is_named("aten::add.Tensor", kByTf32, true, true));
+  CHECK_FALSE(is_named("module:Conv2d", kByTf32, true, false));
+  CHECK(is_named("module:Linear", kByTf32, true, false));
 }

@@ -6,7 +6,6 @@ The truth is found without op_tools: the program in float64 on the CPU against t
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import random
 import re
@@ -17,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import _planted_faults
 import torch
 from _random_programs import MATTERS, Edit, Outcome, Program, draw_edit, program, rounding, train
 
 import op_tools
-import op_tools.sim_device as sim
 from op_tools._base.verdict import Verdict, verdict_of
 from op_tools._runs.compare_many import compare_many
 from op_tools._runs.judged_captures import calls_below, replayed
@@ -68,8 +67,8 @@ class Spoil:
     arguments: dict[str, Any]
     call: int | None
 
-    def plant(self) -> sim.Fault:
-        return sim.fault(self.kind, ops=self.op, call=self.call, **self.arguments)
+    def plant(self, device: str) -> AbstractContextManager[_planted_faults.Fault]:
+        return _planted_faults.plant(device, self.kind, self.op, call=self.call, **self.arguments)
 
     def __str__(self) -> str:
         where = "every call" if self.call is None else f"call {self.call}"
@@ -121,7 +120,7 @@ class _Hits(op_tools.Hook):
     gradients = True
 
     def __init__(self) -> None:
-        self.fault: sim.Fault | None = None
+        self.fault: _planted_faults.Fault | None = None
         self.ids: set[int] = set()
         self._last = 0
 
@@ -139,37 +138,34 @@ class _Hits(op_tools.Hook):
 class _Operators(op_tools.Hook):
     """The operators with floating results on the device, and the sizes of these, in the order of the calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         self.calls: list[tuple[str, int]] = []
+        self._device = device
 
     def after(self, call: op_tools.Call, state: object) -> None:
         result = call.result[0] if isinstance(call.result, (list, tuple)) and call.result else call.result
-        is_made = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "sim"
-        if is_made and not NEVER_SPOILED.match(call.name) and reaches_the_device(call.name):
+        is_made = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == self._device
+        if is_made and not NEVER_SPOILED.match(call.name) and _planted_faults.has_kernel(self._device, call.name):
             self.calls.append((call.name, result.numel()))
 
 
-@functools.cache
-def reaches_the_device(operator: str) -> bool:
-    try:
-        sim.fault("scale", ops=operator)
-    except op_tools.Error:
-        return False
-    return True
-
-
 def _draw_spoil(
-    drawn: Program, draw: random.Random, spoils: Iterable[tuple[str, dict[str, Any]]] | None, *, in_all: bool
+    drawn: Program,
+    draw: random.Random,
+    spoils: Iterable[tuple[str, dict[str, Any]]] | None,
+    *,
+    in_all: bool,
+    device: str,
 ) -> Spoil:
-    operators = _Operators()
-    with rounding("sim"):
-        train(drawn, "sim", tool=op_tools.HookScope(operators, level="aten"))
+    operators = _Operators(device)
+    with rounding(device):
+        train(drawn, device, tool=op_tools.HookScope(operators, level="aten"))
     number = draw.randrange(len(operators.calls))
     operator, numel = operators.calls[number]
     before = sum(name == operator for name, _ in operators.calls[:number])
     in_all = in_all or draw.random() < ALL_CALLS_PART
     chosen = spoils or (ARITHMETIC_SPOILS if in_all else _PLAIN_SPOILS + _QUIET_SPOILS)
-    kind, arguments = draw.choice(list(chosen))
+    kind, arguments = draw.choice([one for one in chosen if one[0] in _planted_faults.kinds(device)])
     if kind == "above_size":  # the tail of a vector loop
         arguments = {**arguments, "size": max(0, numel - draw.choice((1, 2, 3, 7)))}
     return Spoil(kind, operator, arguments, None if in_all else before)
@@ -198,17 +194,18 @@ class Run:
     level: str
     folder: Path
     dtype: torch.dtype = torch.float32
+    device: str = "sim"
     hits: _Hits = field(default_factory=_Hits)
 
     def train(self, tool: AbstractContextManager[Any] | None = None, **options: Any) -> Outcome:
         """On the changed device, with a tool."""
         tool = tool or contextlib.nullcontext()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(rounding("sim"))
+            stack.enter_context(rounding(self.device))
             if self.change.spoil:
-                self.hits.fault = stack.enter_context(self.change.spoil.plant())
+                self.hits.fault = stack.enter_context(self.change.spoil.plant(self.device))
                 tool = _Both(op_tools.HookScope(self.hits, level=self.level), tool)
-            return train(self.program, "sim", self.change.edit, tool=tool, dtype=self.dtype, **options)
+            return train(self.program, self.device, self.change.edit, tool=tool, dtype=self.dtype, **options)
 
     def right(self, tool: AbstractContextManager[Any] | None = None, **options: Any) -> Outcome:
         """Without the change, on the CPU."""
@@ -267,7 +264,7 @@ def one_iter(run: Run) -> tuple[Outcome, Said]:
 
         outcome = trains(tool, step_done=lambda _, step=step: step())
         paths[name] = tool.path
-    comparison = compare_iterations(op_tools.compare_runs(paths["a"], paths["b"]), accelerator="sim")
+    comparison = compare_iterations(op_tools.compare_runs(paths["a"], paths["b"]), accelerator=run.device)
     first = comparison.first
     text = (
         f"{first.module} {first.op} {first.kind}: {first.finding or first.origin} {first.difference:.2g}"
@@ -399,7 +396,7 @@ def _kind(command: Command, change: Change, outcome: Outcome, program: Program) 
     return change.kind if read > MATTERS else UNREAD
 
 
-def trial(name: str, seed: int, level: str, *, clean: bool) -> Trial:
+def trial(name: str, seed: int, level: str, *, clean: bool, device: str = "sim") -> Trial:
     """A trial: the change follows from the seed."""
     command, drawn = COMMANDS[name], program(seed)
     draw = random.Random(f"all clear {name} {seed}")
@@ -408,11 +405,11 @@ def trial(name: str, seed: int, level: str, *, clean: bool) -> Trial:
     if clean:
         change = Change()
     elif is_spoiled:
-        change = Change(spoil=_draw_spoil(drawn, draw, command.spoils, in_all=command.in_every_call))
+        change = Change(spoil=_draw_spoil(drawn, draw, command.spoils, in_all=command.in_every_call, device=device))
     else:
         change = Change(edit=draw_edit(drawn, seed))
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(drawn, change, level, Path(folder), dtype)
+        run = Run(drawn, change, level, Path(folder), dtype, device)
         outcome, said = command.run(run)
         matters, off = _matters(command, run, outcome) if not clean else (False, 0.0)
     hit = run.hits.ids if said.ops is None else {change.spoil.op} if change.spoil else set()

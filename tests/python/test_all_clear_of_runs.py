@@ -284,3 +284,24 @@ def test_the_next_step_names_no_step_that_agreed(level, tmp_path):
 
     comparison = compared(tmp_path, level, make=lambda: [Attention()], optimizer=adagrad)
     assert comparison.agrees, comparison.table()
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor if self.factor != 1 else x
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_running_mean_that_is_another_is_named_though_the_normalisation_hides_it(level, tmp_path):
+    def normalised(factor):
+        return lambda: [nn.Sequential(nn.Linear(8, 8), Scaled(factor), nn.BatchNorm1d(6), nn.Linear(8, 8))]
+
+    for name, factor in (("a", 1), ("b", 0.5)):
+        record = op_tools.OpRecord(output_dir=tmp_path / name, level=level)
+        train("cpu" if name == "a" else "sim", 2, normalised(factor), square, sgd, record=record)
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 1

@@ -889,3 +889,28 @@ def test_data_among_the_arguments_does_not_stay_in_memory(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     record(work, tmp_path, statistics=False)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # kB; 54 MB if each list stayed
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_weights_that_share_a_storage_keep_their_names(level, tmp_path):
+    """As cuDNN's recurrent networks have them on CUDA."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    offset = 0
+    for parameter in model.parameters():
+        parameter.data.set_(flat.untyped_storage(), offset, parameter.shape, parameter.stride())
+        offset += parameter.numel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    with op_tools.OpRecord(output_dir=tmp_path, level=level) as tool:
+        model(torch.ones(5, 3)).square().sum().backward()
+        optimizer.step()
+    recording = op_tools.read_recording(tool.result().path)
+    names = {
+        (str(place).startswith("written"), tensor.name)
+        for call in recording.calls
+        for place, tensor in [*call.inputs, *call.outputs]
+        if tensor.origin in ("parameter", "call") and tensor.name
+    }
+    weights = {f"Sequential.{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")}
+    assert {name for is_written, name in names if not is_written} >= weights
+    assert {name for is_written, name in names if is_written} == weights

@@ -58,6 +58,14 @@ def test_a_program_of_the_core_ends_with_one_sentence(build_dir, torch_of_9_8):
     assert f"install torch {wanted}.*" in err and err.count("\n") == 1
 
 
+def test_the_program_needs_no_function_of_the_wrong_torch(build_dir, torch_of_9_8):
+    """That torch lacks every class: bound to one, the program would end in the system's loader, with status 127."""
+    program = build_dir / "run_op_from_data"
+    status, out, err = ended(program, "nowhere", LD_LIBRARY_PATH=str(torch_of_9_8.parent))
+    assert (status, out) == (2, "")
+    assert err.startswith("op_tools: this build is for torch ") and "is 9.8.1" in err and err.count("\n") == 1
+
+
 def test_import_raises_with_both_versions(package_for_9_9):
     status, _, err = ended(PYTHON, "-c", "import op_tools", PYTHONPATH=str(package_for_9_9))
     last = err.splitlines()[-1]

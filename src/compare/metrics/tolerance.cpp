@@ -144,6 +144,12 @@ Rounding rounding_of(c10::ScalarType dtype) {
   return row ? row->rounding : Rounding{};
 }
 
+// TF32 has as many bits of mantissa as half. CUDA's units cut the others off: either factor loses up to a spacing,
+// where rounding loses half of it at most.
+double tf32_unit() {
+  return 4 * rounding_of(c10::ScalarType::Half).unit;
+}
+
 RelativeNumbers relative_numbers(c10::ScalarType dtype) {
   return rounding_of(dtype).unit > kSingle ? kRelativeHalf : kRelativeWide;
 }

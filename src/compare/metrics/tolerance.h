@@ -81,6 +81,8 @@ class OP_TOOLS_API ToleranceTable {
 
 // All-zero for integers and bool, which are exact.
 OP_TOOLS_API Rounding rounding_of(c10::ScalarType dtype);
+// The unit of float32 products whose factors are rounded to TF32.
+OP_TOOLS_API double tf32_unit();
 OP_TOOLS_API RelativeNumbers relative_numbers(c10::ScalarType dtype);
 OP_TOOLS_API SmallValues msprobe_absolute(c10::ScalarType dtype);
 
