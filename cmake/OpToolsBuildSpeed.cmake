@@ -15,7 +15,10 @@ add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=2000000>)
 # ./dev lint sees them singly.
 function(op_tools_compile_together target)
   if(OP_TOOLS_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    if(NOT CMAKE_UNITY_BUILD)  # ./dev matrix: then all targets, and more files at once
+      set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
+    endif()
   endif()
 endfunction()
 
