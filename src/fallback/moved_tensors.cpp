@@ -21,6 +21,7 @@
 
 #include "autograd/gradients.h"
 #include "base/error.h"
+#include "compat/autograd_node.h"
 #include "fallback/serial_backward.h"
 #include "tensor/copy_memory.h"
 #include "tensor/float_conversion.h"
@@ -62,16 +63,6 @@ class MoveNode final : public Node {
   std::optional<at::TensorOptions> back_;
   std::shared_ptr<const SerialBackward> serial_;  // between devices
 };
-
-// Nodes are intrusive since torch 2.13, shared before.
-template <class Pointer, class... Arguments>
-Pointer make_node(const Arguments&... arguments) {
-  if constexpr (std::is_constructible_v<Pointer, std::shared_ptr<Node>>) {
-    return Pointer(std::make_shared<MoveNode>(arguments...));
-  } else {
-    return c10::make_intrusive<MoveNode>(arguments...);
-  }
-}
 
 // A writer gets a copy first (torch's copy on write), so that another tensor may share it.
 bool is_shared_until_written(const at::Tensor& tensor) {
@@ -279,8 +270,9 @@ class MovedTensors::Copier {
     if (gradients_ == GradientsGo::kNowhere) return;
     const bool to_originals = gradients_ == GradientsGo::kToOriginals;
     if (entry.original.requires_grad() && (!to_originals || at::GradMode::is_enabled())) {
-      const auto node = to_originals ? make_node<decltype(Edge::function)>(entry.original, serial_for(entry))
-                                     : make_node<decltype(Edge::function)>();
+      const auto node = to_originals
+                            ? compat::make_node<decltype(Edge::function), MoveNode>(entry.original, serial_for(entry))
+                            : compat::make_node<decltype(Edge::function), MoveNode>();
       entry.edge = std::make_shared<const Edge>(node, node->add_input_metadata(entry.copy));
       torch::autograd::impl::set_gradient_edge(entry.copy, *entry.edge);
     }

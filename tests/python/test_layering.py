@@ -149,7 +149,7 @@ MAY_INCLUDE = {
     "timing": {"base", "tensor", "report", "autograd", "coverage", "hooks"},
     "memory": {"base", "tensor", "report", "coverage", "hooks", "timing"},
     "blackbox": {"base", "compat", "tensor", "report", "pth", "coverage", "hooks", "calls", "timing"},
-    "fallback": {"base", "tensor", "report", "autograd", "coverage", "hooks", "timing"},
+    "fallback": {"base", "compat", "tensor", "report", "autograd", "coverage", "hooks", "timing"},
     "compare/metrics": {"base", "tensor", "hooks"},
     "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
     "compare": {
