@@ -9,9 +9,7 @@
 #include "python_values.h"
 
 #ifdef OP_TOOLS_RAW_FRAMES
-#define Py_BUILD_CORE 1
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
+#include "raw_frames.h"
 #endif
 
 namespace op_tools::python {
@@ -198,36 +196,36 @@ PyThreadState* thread_of_python() {
 #ifdef OP_TOOLS_RAW_FRAMES
 
 C10_ALWAYS_INLINE PythonFrames::PythonFrames(Seen& seen) : seen_(seen) {
-  if (PyThreadState* const thread = thread_of_python()) frame_ = thread->cframe->current_frame;
+  if (PyThreadState* const thread = thread_of_python()) frame_ = current_frame(thread);
 }
 
 C10_ALWAYS_INLINE void PythonFrames::next() {
-  frame_ = frame_->previous;
+  frame_ = caller_of(*frame_);
 }
 
 C10_ALWAYS_INLINE const PythonFrames::SeenCode& PythonFrames::seen() const {
-  return seen_code(seen_, frame_->f_code);
+  return seen_code(seen_, code_of(*frame_));
 }
 
 C10_ALWAYS_INLINE bool PythonFrames::is_complete(const SeenCode& code) const {
-  return static_cast<const void*>(frame_->prev_instr) >= code.begin || frame_->owner == FRAME_OWNED_BY_GENERATOR;
+  return static_cast<const void*>(position_of(*frame_)) >= code.begin || frame_->owner == FRAME_OWNED_BY_GENERATOR;
 }
 
 namespace {
 
 int instruction_of(const _PyInterpreterFrame& frame) {
-  return _PyInterpreterFrame_LASTI(&frame) * static_cast<int>(sizeof(_Py_CODEUNIT));
+  return static_cast<int>(position_of(frame) - _PyCode_CODE(code_of(frame))) * static_cast<int>(sizeof(_Py_CODEUNIT));
 }
 
 PyObject* self_of(const _PyInterpreterFrame& frame) {
-  PyObject* const first = frame.f_code->co_argcount > 0 ? frame.localsplus[0] : nullptr;
+  PyObject* const first = code_of(frame)->co_argcount > 0 ? frame.localsplus[0] : nullptr;
   return first && PyCell_Check(first) ? PyCell_GET(first) : first;
 }
 
 }  // namespace
 
 const std::string& PythonFrames::line() const {
-  return known_line(seen_, frame_->f_code, instruction_of(*frame_));
+  return known_line(seen_, code_of(*frame_), instruction_of(*frame_));
 }
 
 PyObject* PythonFrames::self() const {
@@ -237,9 +235,9 @@ PyObject* PythonFrames::self() const {
 C10_ALWAYS_INLINE bool PythonFrames::repeats(Walk& walk, uint32_t wanted) const {
   if (walk.wanted != wanted) return false;
   const _PyInterpreterFrame* frame = frame_;
-  for (const Walk::Read *read = walk.read, *end = read + walk.frames; read != end; ++read, frame = frame->previous) {
-    if (frame != read->frame || frame->f_code != read->code) return false;
-    if (static_cast<const void*>(frame->prev_instr) < read->begin) return false;
+  for (const Walk::Read *read = walk.read, *end = read + walk.frames; read != end; ++read, frame = caller_of(*frame)) {
+    if (frame != read->frame || code_of(*frame) != read->code) return false;
+    if (static_cast<const void*>(position_of(*frame)) < read->begin) return false;
   }
   if (walk.to_the_end && frame) return false;
   for (size_t i = 0; i < walk.modules; ++i) {
@@ -248,7 +246,7 @@ C10_ALWAYS_INLINE bool PythonFrames::repeats(Walk& walk, uint32_t wanted) const 
   if (!walk.line_in) return true;
   const int instruction = instruction_of(*walk.line_in);
   if (instruction != walk.instruction) {
-    walk.line = &known_line(seen_, walk.line_in->f_code, instruction);
+    walk.line = &known_line(seen_, code_of(*walk.line_in), instruction);
     walk.instruction = instruction;
   }
   return true;
@@ -266,7 +264,7 @@ C10_ALWAYS_INLINE void PythonFrames::note(Walk& walk, const SeenCode& code, uint
 }
 
 py::object PythonFrames::local(const char* name) const {
-  PyObject* const names = frame_->f_code->co_localsplusnames;
+  PyObject* const names = code_of(*frame_)->co_localsplusnames;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), name) != 0) continue;
     PyObject* const found = frame_->localsplus[i];
