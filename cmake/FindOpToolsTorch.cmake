@@ -8,7 +8,7 @@ set(OpToolsTorch_FOUND TRUE)
 
 # The versions of torch that op_tools works with, for the whole project: ./dev and cmake/build_backend.py read them here,
 # and a test holds the README to them.
-set(OP_TOOLS_TORCH_MINIMUM 2.11)
+set(OP_TOOLS_TORCH_MINIMUM 2.9)
 set(OP_TOOLS_TORCH_USUAL 2.13)  # of development: ./dev installs it where there is no torch
 set(OP_TOOLS_TORCH_NEWEST 2.15)
 
@@ -31,7 +31,7 @@ if(NOT OP_TOOLS_TORCH_ROOT)
   cmake_path(SET OP_TOOLS_TORCH_ROOT NORMALIZE "${OP_TOOLS_TORCH_INCLUDE}/..")
 endif()
 
-# The second folder: up to torch 2.9.
+# The second folder: before torch 2.10.
 find_file(OP_TOOLS_TORCH_VERSION_HEADER version.h PATHS ${OP_TOOLS_TORCH_ROOT}/include/torch/headeronly
   ${OP_TOOLS_TORCH_ROOT}/include/torch/csrc/api/include/torch NO_DEFAULT_PATH NO_CACHE REQUIRED)
 file(STRINGS ${OP_TOOLS_TORCH_VERSION_HEADER} OP_TOOLS_TORCH_VERSION_LINES

@@ -26,7 +26,7 @@ ROWS = ROOT / "build" / "matrix"
 PAGE = ROOT / "docs" / "torch_versions.md"
 BEGIN, END = "<!-- matrix: written by ./dev matrix -->\n", "<!-- end of matrix -->"
 PYTHON = "3.11"  # of a row that names none
-# A room's files are compiled together: most of the time goes into torch's headers. A third of the time of ./dev build.
+# A room's files are compiled together: most of the time goes into torch's headers.
 FLAGS = (
     "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g0 -DNDEBUG -Wno-subobject-linkage",  # a class of the file beside it is of a header then
     "-DCMAKE_UNITY_BUILD=ON",

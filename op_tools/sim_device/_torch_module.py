@@ -38,6 +38,10 @@ def init() -> None:
     """Nothing is left to do: importing op_tools.sim_device did it."""
 
 
+def _lazy_init() -> None:
+    """The same. Where a device's module has no such function, torch 2.7 waits for none of its work in torch.accelerator.synchronize()."""
+
+
 def device_count() -> int:
     return _sim.DEVICES
 

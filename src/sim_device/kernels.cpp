@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compat/autograd_fallback.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
 #include "sim_device/aliases.h"
@@ -459,6 +460,7 @@ void register_kernels() {
       new c10::RegistrationHandleRAII(dispatcher.registerFallback(  // NOLINT: for good
           c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&run_unknown>(),
           "op_tools sim device"));
+  compat::register_autograd_fallback();
   for (const c10::OperatorName& operator_name : dispatcher.getAllOpNames()) {
     const std::string name = full_name(operator_name);
     if (!name.starts_with("aten::")) continue;

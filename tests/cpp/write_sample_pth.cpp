@@ -67,6 +67,15 @@ void save_plain_values() {
        NamedTuple{std::make_shared<const Values>(Values{at::ones(2), at::arange(2)}), "torch.return_types.max"});
 }
 
+// Torch has this dtype since 2.8.
+template <typename Dtype = at::ScalarType>
+void add_float4(Values& dtypes) {
+  if constexpr (requires { Dtype::Float4_e2m1fn_x2; }) {
+    constexpr Dtype kTwoNumbers = Dtype::Float4_e2m1fn_x2;
+    dtypes.push_back(make_tuple({kTwoNumbers, at::full({3}, 0x21, at::kByte).view(kTwoNumbers)}));
+  }
+}
+
 void save_tensors() {
   const auto a = at::arange(16, at::kFloat);
   const auto square = a.view({4, 4});
@@ -97,7 +106,7 @@ void save_tensors() {
                            at::kFloat8_e5m2fnuz,
                            at::kFloat8_e8m0fnu})
     dtypes.push_back(make_tuple({dtype, at::ones({3}, at::kFloat).to(dtype)}));
-  dtypes.push_back(make_tuple({at::kFloat4_e2m1fn_x2, at::full({3}, 0x21, at::kByte).view(at::kFloat4_e2m1fn_x2)}));
+  add_float4(dtypes);
   save("dtypes", make_list(std::move(dtypes)));
   const auto leaf = at::ones({2}).set_requires_grad(true);
   save("requires_grad", make_tuple({leaf, leaf.mul(2), at::ones({2})}));

@@ -135,10 +135,11 @@ def test_one_storage_seen_through_several_dtypes(load):
 
 def test_dtypes(load):
     pairs = load("dtypes")
-    assert len(pairs) == 22
+    two_numbers = getattr(torch, "float4_e2m1fn_x2", None)  # since torch 2.8
+    assert len(pairs) == 21 + (two_numbers is not None)
     for dtype, tensor in pairs:
         assert tensor.dtype == dtype
-        if dtype == torch.float4_e2m1fn_x2:
+        if dtype == two_numbers:
             assert tensor.view(torch.uint8).tolist() == [0x21] * 3
         else:
             assert torch.equal(tensor.to(torch.complex128), torch.ones(3, dtype=torch.complex128))

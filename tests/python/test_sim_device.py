@@ -172,19 +172,22 @@ def test_a_copy_between_devices_waits_for_both():
 
 
 def test_memory_statistics():
+    # torch.accelerator has functions of memory since torch 2.9, and get_memory_info() since 2.10.
+    accelerator = torch.accelerator if hasattr(torch.accelerator, "memory_allocated") else torch.sim
     torch.sim.synchronize()
     before, allocations = torch.sim.memory_allocated(), sim.statistics()["live_allocations"]
     torch.sim.reset_peak_memory_stats()
     tensors = [torch.empty(1000, device="sim") for _ in range(10)]
     result = tensors[0] + 1
-    assert torch.sim.memory_allocated() - before == 11 * 4000 == torch.accelerator.memory_allocated() - before
+    assert torch.sim.memory_allocated() - before == 11 * 4000 == accelerator.memory_allocated() - before
     assert sim.statistics()["live_allocations"] - allocations == 11
     del tensors, result
     torch.sim.synchronize()
     assert torch.sim.memory_allocated() == before
-    assert torch.sim.max_memory_allocated() - before == 11 * 4000 == torch.accelerator.max_memory_allocated() - before
-    free, total = torch.accelerator.get_memory_info()
-    assert 0 < free <= total
+    assert torch.sim.max_memory_allocated() - before == 11 * 4000 == accelerator.max_memory_allocated() - before
+    if hasattr(torch.accelerator, "get_memory_info"):
+        free, total = torch.accelerator.get_memory_info()
+        assert 0 < free <= total
 
 
 def test_pinned_memory():
@@ -340,7 +343,7 @@ def test_events_measure_the_device():
         assert not end.query()
         end.synchronize()
     assert end.query() and start.elapsed_time(end) >= 50
-    with pytest.raises(ValueError, match="enable_timing=True"):
+    with pytest.raises((ValueError, RuntimeError), match=r"enable_timing=True|was not marked for recording"):
         torch.Event(device="sim").elapsed_time(end)
 
 
