@@ -146,11 +146,11 @@ double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
   if (facts_.tf32 && dtype == at::kFloat) unit = std::max(unit, tf32_unit());
   if (facts_.approximated && dtype == at::kFloat) unit = std::max(unit, kApproximation * own);
-  // The gradient of a normalisation is a remainder of numbers that are as exact as its inputs.
+  // The gradient of a normalisation is a remainder of products whose two factors are as exact as its inputs.
   const bool is_remainder = facts_.in_backward && has_trait(base_name(facts_.name), OpTrait::kNormalizes);
   if (facts_.alone || is_remainder) {
     for (const at::Tensor& input : facts_.before) {
-      if (input.defined()) unit = std::max(unit, rounding_of(input.scalar_type()).unit);
+      if (input.defined()) unit = std::max(unit, (is_remainder ? 2 : 1) * rounding_of(input.scalar_type()).unit);
     }
   }
   return unit > own ? unit : 0;

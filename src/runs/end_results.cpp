@@ -166,7 +166,8 @@ class ResultComparison {
       if (other != of_b_.gradients.end()) {
         look_at(one, other->second, weight_of(key.first, one, other->second));
       } else if (of_b_.largest_gradient.contains(key.first) && !renamed.contains(key.first) &&
-                 rms_of(a_, a_.values[one.value]) > small_ * of_a_.largest_gradient.at(key.first)) {
+                 rms_of(a_, a_.values[one.value]) > small_ * of_a_.largest_gradient.at(key.first) &&
+                 !is_made(a_, one, b_, of_b_, key.first, 1, limit_at(one.call))) {
         add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
       }
     }
@@ -294,26 +295,30 @@ class ResultComparison {
     return least > 0 ? std::min(1.0, size / least) : 1;
   }
 
+  // A backward call of the other run's step makes this gradient, where it may have no name: it is the leaf's as it is.
+  static bool is_made(const Recording& run, const SeenValue& seen, const Recording& other, const EndResults& others,
+                      int64_t step, double weight, double limit) {
+    const auto made = others.made_backward.find(step);
+    if (made == others.made_backward.end()) return false;
+    return std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
+      const ValueDifference difference = difference_of(run, seen.value, other, one);
+      return difference.kind == ValueDifference::Kind::kSame ||
+             (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
+    });
+  }
+
   // Every gradient that the engine gives to a leaf in `run` is made in the other run's step, too. The engine has an
   // order of its own, gradients have no names there, and it takes some as they are where it copies others.
   bool leaf_gradients_agree(const Recording& run, const EndResults& results, const Recording& other,
                             const EndResults& others) const {
     for (const auto& [step, gradients] : results.leaf_gradients) {
-      const auto made = others.made_backward.find(step);
-      if (made == others.made_backward.end()) return false;
       double largest = 0;
       for (const SeenValue& seen : gradients) largest = std::max(largest, rms_of(run, run.values[seen.value]));
       for (const SeenValue& seen : gradients) {
         const double least = small_ * largest;
         const double weight = least > 0 ? std::min(1.0, rms_of(run, run.values[seen.value]) / least) : 1;
         const uint32_t call_a = &run == &a_ ? seen.call : row_call_of_b(seen.call);
-        const bool is_made = std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
-          const ValueDifference difference = difference_of(run, seen.value, other, one);
-          return difference.kind == ValueDifference::Kind::kSame ||
-                 (difference.kind == ValueDifference::Kind::kNumbers &&
-                  difference.relative * weight <= limit_at(call_a));
-        });
-        if (!is_made) return false;
+        if (!is_made(run, seen, other, others, step, weight, limit_at(call_a))) return false;
       }
     }
     return true;
