@@ -120,8 +120,8 @@ class WrongKernel:
         tensors = [argument.type.kind() == "TensorType" for argument in self._schema.arguments]
         # torch hands a number in the place of a tensor to a kernel of Python as the number.
         args = tuple(
-            torch.tensor(one) if is_tensor and isinstance(one, (int, float)) else one
-            for one, is_tensor in zip(args, tensors, strict=False)
+            torch.tensor(value) if is_tensor and isinstance(value, (int, float)) else value
+            for value, is_tensor in zip(args, tensors, strict=False)
         )
         results = self._right.call_boxed(keyset, *args, **kwargs)
         if self._is_spoiling:  # the spoil itself calls the operator
