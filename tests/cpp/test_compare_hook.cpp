@@ -22,6 +22,7 @@
 #include "catch.h"
 #include "compare/compare_hook.h"
 #include "compare/ordered_pool.h"
+#include "hooks/op_traits.h"
 #include "quiet_log.h"
 #include "recording_hook.h"
 #include "scoped_variable.h"
@@ -194,4 +195,14 @@ TEST_CASE("Work that throws in the thread that hands it over is passed by", "[co
   pool.submit(10, [&]() -> OrderedPool::Commit { return [&] { order.push_back(2); }; });
   pool.flush();
   CHECK(order == std::vector<int>{0, 2});
+}
+
+TEST_CASE("A recurrent network draws between its layers in training, with a probability above 0", "[compare]") {
+  const auto draws = [](double dropout, bool train) {
+    const at::Tensor x = at::ones({2, 2});
+    return draws_random_numbers("lstm", make_tuple({x, x, x, true, 2, dropout, train, false, true}), make_dict({}));
+  };
+  CHECK(draws(0.2, true));
+  CHECK_FALSE(draws(0.2, false));
+  CHECK_FALSE(draws(0, true));
 }

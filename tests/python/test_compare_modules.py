@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools._modules.module_runs import CpuNumbers
 
 
 def images(count=8):
@@ -304,3 +305,13 @@ def test_wrong_usage_is_said():
 
     with pytest.raises(op_tools.Error, match=r"cannot be copied \(TypeError: there is only one of me\)"):
         op_tools.compare_modules(Single(2, 2), on_device="sim", inputs=torch.ones(1, 2))
+
+
+def test_a_random_operator_that_the_cpu_lacks_runs_on_the_device():
+    """cuDNN's recurrent networks are such operators."""
+    library = torch.library.Library("op_tools_compare_modules_test", "DEF")
+    library.define("noise(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("noise", lambda x: x + 1, "PrivateUse1")
+    with CpuNumbers():
+        result = torch.ops.op_tools_compare_modules_test.noise(torch.ones(2, device="sim"))
+    assert result.device.type == "sim" and result.cpu().tolist() == [2, 2]
