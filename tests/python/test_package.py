@@ -50,7 +50,9 @@ def test_installed_binaries_need_no_python_and_find_torch(prefix, binary):
 
 
 def test_installed_program_uses_the_installed_library(prefix):
-    assert Path(libraries(prefix / "bin/run_op_from_data")["libop_tools.so"]).resolve() == prefix / "lib/libop_tools.so"
+    assert run(prefix / "bin" / "run_op_from_data", "--help").startswith("Runs captured operator calls")
+    loaded = libraries(prefix / "lib" / "libop_tools_replay_program.so")  # by the program itself
+    assert Path(loaded["libop_tools.so"]).resolve() == prefix / "lib" / "libop_tools.so"
 
 
 def test_every_installed_header_comes_with_what_it_includes(prefix):
@@ -195,6 +197,7 @@ def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installe
         assert len([name for name in extensions if name.endswith(".so")]) == 1
     for name in (
         "op_tools/lib/libop_tools.so",
+        "op_tools/lib/libop_tools_replay_program.so",
         "op_tools/lib/libop_tools_sim_device.so",
         "op_tools/_build_info.py",
         "op_tools/include/op_tools/op_tools.h",
@@ -222,7 +225,7 @@ def test_the_wheels_program_runs_with_the_torch_that_python_finds(installed_whee
     assert not (package.parent / "torch").exists()
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     assert run(scripts / "run_op_from_data", "--help", env=environment).startswith("Runs captured operator calls")
-    loaded = libraries(package / "bin" / "run_op_from_data")
+    loaded = libraries(package / "lib" / "libop_tools_replay_program.so")  # which the program loads
     assert Path(loaded["libop_tools.so"]).resolve() == package / "lib" / "libop_tools.so"
     assert not [name for name in loaded if "python" in name]
 
