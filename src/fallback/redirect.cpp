@@ -319,6 +319,10 @@ class Redirect {
     if (tensor.layout() != at::kStrided) return;  // a sparse tensor takes its size with the copy
     at::_ops::resize_::call(tensor, like.sym_sizes(), std::nullopt);
     if (tensor.strides() == like.strides()) return;
+    // Strides may reach further than as many elements do: lstsq solves in the memory of its right side.
+    int64_t reached = like.numel() == 0 ? 0 : 1;
+    for (int64_t dim = 0; dim < like.dim() && reached > 0; ++dim) reached += (like.size(dim) - 1) * like.stride(dim);
+    at::_ops::resize_::call(tensor, c10::SymInt(reached), std::nullopt);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
   }
 

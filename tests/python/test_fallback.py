@@ -948,3 +948,14 @@ def test_an_error_that_the_device_reports_late_reaches_the_program(target):
         op_tools.OpFallback(level="aten", target=target),
     ):
         torch.exp(x)
+
+
+def test_an_out_tensor_has_memory_for_strides_that_reach_further_than_its_elements():
+    """The solution of lstsq lies in the memory of the right side, which has more rows."""
+    a, b = torch.randn(64, 3, device="sim"), torch.randn(64, 30, device="sim")
+    out = tuple(torch.empty(0, dtype=dtype, device="sim") for dtype in (a.dtype, a.dtype, torch.int64, a.dtype))
+    with op_tools.OpFallback(ops=".*lstsq.*"):
+        solution = torch.linalg.lstsq(a, b, driver="gels", out=out).solution
+    reached = sum((size - 1) * stride for size, stride in zip(solution.shape, solution.stride(), strict=True)) + 1
+    assert solution.untyped_storage().nbytes() >= reached * solution.itemsize
+    torch.testing.assert_close(solution.cpu(), torch.linalg.lstsq(a.cpu(), b.cpu(), driver="gels").solution)
