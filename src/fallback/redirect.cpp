@@ -28,6 +28,7 @@
 #include "tensor/cpu_kernels.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -320,9 +321,9 @@ class Redirect {
     at::_ops::resize_::call(tensor, like.sym_sizes(), std::nullopt);
     if (tensor.strides() == like.strides()) return;
     // Strides may reach further than as many elements do: lstsq solves in the memory of its right side.
-    int64_t reached = like.numel() == 0 ? 0 : 1;
-    for (int64_t dim = 0; dim < like.dim() && reached > 0; ++dim) reached += (like.size(dim) - 1) * like.stride(dim);
-    at::_ops::resize_::call(tensor, c10::SymInt(reached), std::nullopt);
+    const ByteRange reached = bytes_shown(like);
+    const int64_t elements = (reached.end - reached.begin) / static_cast<int64_t>(like.itemsize());
+    at::_ops::resize_::call(tensor, c10::SymInt(elements), std::nullopt);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
   }
 

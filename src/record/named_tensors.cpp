@@ -3,34 +3,35 @@
 #include <algorithm>
 
 #include "tensor/known_tensors.h"
-#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 
-TensorOrigins::Range TensorOrigins::range_of(const at::Tensor& tensor) {
-  int64_t last = 0;  // element
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.size(dim) == 0) return {};
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  }
-  const size_t begin = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return {begin, begin + static_cast<size_t>(last + 1) * tensor.itemsize()};
+namespace {
+
+bool contains(const ByteRange& range, const ByteRange& other) {
+  return range.begin <= other.begin && other.end <= range.end;
 }
 
-const TensorOrigins::Known& TensorOrigins::OfStorage::of(const Range& range) const {
+bool overlap(const ByteRange& one, const ByteRange& other) {
+  return one.begin < other.end && other.begin < one.end;
+}
+
+}  // namespace
+
+const TensorOrigins::Known& TensorOrigins::OfStorage::of(const ByteRange& range) const {
   if (parts.empty()) return whole;
   const auto behind = std::upper_bound(parts.begin(), parts.end(), range.begin,
-                                       [](size_t begin, const auto& part) { return begin < part.first.begin; });
+                                       [](int64_t begin, const auto& part) { return begin < part.first.begin; });
   if (behind == parts.begin()) return whole;
   const auto& [part, known] = *std::prev(behind);
-  return part.contains(range) ? known : whole;
+  return contains(part, range) ? known : whole;
 }
 
 TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return {};
   const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (found == storages_.end() || found->second.storage.expired()) return {};
-  const Known& known = found->second.parts.empty() ? found->second.whole : found->second.of(range_of(tensor));
+  const Known& known = found->second.parts.empty() ? found->second.whole : found->second.of(bytes_shown(tensor));
   if (known.producer != kNoCall && known.version == version_of(tensor)) {
     return {Origin::kCall, known.producer, known.output, known.name};
   }
@@ -63,9 +64,9 @@ StringNumber TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32
   const auto note = [&](Known& one) { one.producer = call, one.output = output, one.version = version_of(tensor); };
   note(known->whole);
   if (known->parts.empty()) return known->whole.name;
-  const Range range = range_of(tensor);
+  const ByteRange range = bytes_shown(tensor);
   for (auto& [part, one] : known->parts) {
-    if (part.overlaps(range)) note(one);
+    if (overlap(part, range)) note(one);
   }
   return known->of(range).name;
 }
@@ -78,10 +79,11 @@ void TensorOrigins::name(const at::Tensor& tensor, Origin origin, StringNumber n
     one.named = origin, one.name = name;
   };
   // Inputs are cut out of one tensor in any way and number: their parts are not told apart.
-  const Range range = origin == Origin::kInput ? Range() : range_of(tensor);
-  if (range.end == 0 || range.end - range.begin >= tensor.storage().nbytes()) return set(known->whole);
+  const ByteRange range = origin == Origin::kInput ? ByteRange() : bytes_shown(tensor);
+  if (range.end == 0 || range.end - range.begin >= static_cast<int64_t>(tensor.storage().nbytes()))
+    return set(known->whole);
   const auto place = std::lower_bound(known->parts.begin(), known->parts.end(), range.begin,
-                                      [](const auto& part, size_t begin) { return part.first.begin < begin; });
+                                      [](const auto& part, int64_t begin) { return part.first.begin < begin; });
   if (place != known->parts.end() && place->first.begin == range.begin) {
     place->first.end = range.end;
     return set(place->second);

@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/flat_hash_map.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "base/export.h"
 #include "base/sweeps.h"
 #include "record/recording.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 
@@ -45,20 +45,13 @@ class TensorOrigins {
     uint32_t producer = kNoCall, output = 0;
     int64_t version = 0;  // after `producer` had made it
   };
-  // In bytes of the storage.
-  struct Range {
-    size_t begin = 0, end = 0;
-    bool contains(const Range& other) const { return begin <= other.begin && other.end <= end; }
-    bool overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
-  };
   struct OfStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    Known whole;                                 // `producer`: the last that wrote any of it
-    std::vector<std::pair<Range, Known>> parts;  // with names of their own, by `begin`
+    Known whole;                                     // `producer`: the last that wrote any of it
+    std::vector<std::pair<ByteRange, Known>> parts;  // with names of their own, by `begin`
 
-    const Known& of(const Range& range) const;  // of the part that contains it, or the whole
+    const Known& of(const ByteRange& range) const;  // of the part that contains it, or the whole
   };
-  static Range range_of(const at::Tensor& tensor);
   OfStorage* known_of(const at::Tensor& tensor);
 
   ska::flat_hash_map<const c10::StorageImpl*, OfStorage> storages_;

@@ -301,9 +301,7 @@ class ResultComparison {
     const auto made = others.made_backward.find(step);
     if (made == others.made_backward.end()) return false;
     return std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
-      const ValueDifference difference = difference_of(run, seen.value, other, one);
-      return difference.kind == ValueDifference::Kind::kSame ||
-             (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
+      return is_within(difference_of(run, seen.value, other, one), weight, limit);
     });
   }
 
@@ -353,9 +351,12 @@ class ResultComparison {
   }
 
   bool agree(const SeenValue& one, const SeenValue& other, double weight) const {
-    const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
+    return is_within(difference_of(a_, one.value, b_, other.value), weight, limit_of(one));
+  }
+
+  static bool is_within(const ValueDifference& difference, double weight, double limit) {
     return difference.kind == ValueDifference::Kind::kSame ||
-           (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit_of(one));
+           (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
   }
 
   void look_at(const SeenValue& one, const SeenValue& other, double weight) {

@@ -101,7 +101,8 @@ class WrongKernel:
         if not torch._C._dispatch_has_kernel_for_dispatch_key(operator, self._key):
             raise RuntimeError(f"{operator} has no kernel for {self._key}")
         self._right = torch.library.get_kernel(operator, self._key)
-        self._schema = torch._C._get_schema(*operator.partition(".")[::2])
+        schema = torch._C._get_schema(*operator.partition(".")[::2])
+        self._are_tensors = [argument.type.kind() == "TensorType" for argument in schema.arguments]
         self._operator, self._call, self._calls = operator, call, 0
         self._library: torch.library.Library | None = None
         self._is_spoiling = False
@@ -117,11 +118,10 @@ class WrongKernel:
         self._library._destroy()
 
     def _run(self, keyset: object, *args: Any, **kwargs: Any) -> Any:
-        tensors = [argument.type.kind() == "TensorType" for argument in self._schema.arguments]
         # torch hands a number in the place of a tensor to a kernel of Python as the number.
         args = tuple(
             torch.tensor(value) if is_tensor and isinstance(value, (int, float)) else value
-            for value, is_tensor in zip(args, tensors, strict=False)
+            for value, is_tensor in zip(args, self._are_tensors, strict=False)
         )
         results = self._right.call_boxed(keyset, *args, **kwargs)
         if self._is_spoiling:  # the spoil itself calls the operator
