@@ -222,9 +222,14 @@ constexpr OpFamily kFamilies[] = {
     {kGivesIntegers, "a quotient without its fraction",
      "floor_divide floor_divide_ __floordiv__ __rfloordiv__ __ifloordiv__"},
     {kDivides, "a quotient, whose divisor may be next to nothing",
-     "div div_ divide divide_ true_divide addcdiv addcdiv_ reciprocal reciprocal_ rsqrt rsqrt_ _foreach_div "
-     "_foreach_div_ _foreach_addcdiv _foreach_addcdiv_ _foreach_reciprocal _foreach_rsqrt _fused_adam_ _fused_adamw_ "
-     "_fused_adagrad_"},
+     "div div_ divide divide_ true_divide addcdiv addcdiv_ _foreach_div _foreach_div_ _foreach_addcdiv "
+     "_foreach_addcdiv_ _fused_adam_ _fused_adamw_ _fused_adagrad_",
+     1},
+    {kDivides, "a quotient, whose divisor may be next to nothing",
+     "reciprocal reciprocal_ rsqrt rsqrt_ _foreach_reciprocal _foreach_rsqrt", 0},
+    {kAddsTerm, "the first input and a term",
+     "add add_ sub sub_ subtract subtract_ rsub addcmul addcmul_ addcdiv addcdiv_ _foreach_add _foreach_add_ "
+     "_foreach_sub _foreach_sub_ _foreach_addcmul _foreach_addcmul_ _foreach_addcdiv _foreach_addcdiv_"},
     {kStepsParameters, "a fused optimizer", "_fused_adam_ _fused_adamw_ _fused_adagrad_ _fused_sgd_"},
     {kExponentiates, "exponentials",
      "exp exp_ exp2 exp2_ expm1 expm1_ softmax _softmax _safe_softmax _masked_softmax log_softmax _log_softmax "
@@ -509,6 +514,8 @@ std::string_view trait_name(OpTrait trait) {
       return "gives_integers";
     case kDivides:
       return "divides";
+    case kAddsTerm:
+      return "adds_a_term";
     case kStepsParameters:
       return "steps_parameters";
     case kExponentiates:

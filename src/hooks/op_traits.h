@@ -55,7 +55,8 @@ enum class OpTrait : uint8_t {
   kGivesAllRanksTheSame,     // a collective whose results are equal on all ranks of its group
   kJumps,                    // a small change of an input may change an element of the result by as much as its size
   kGivesIntegers,            // a quotient without its fraction: see rounds_to_integers()
-  kDivides,                  // by its last input; an operator on lists by the last of the result's shape
+  kDivides,                  // by its last input from `place` on (on lists: of the result's shape)
+  kAddsTerm,                 // the first input and a term, which is no larger than input and result together
   kStepsParameters,          // an optimizer's step over lists: parameter i is made of the items i
   kExponentiates,            // the result is made of exponentials of the inputs
   kGradientJumps,            // the same of its gradient: a choice, or a formula with a step

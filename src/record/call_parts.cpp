@@ -40,6 +40,10 @@ Value shown(const Value& value) {
 
 }  // namespace
 
+bool PlacedTensor::is_own() const {
+  return place.starts_with(kOwn);
+}
+
 void CallParts::add_arguments(const Value& args, const Value& kwargs) {
   std::string place = "args";
   const Values* const items = sequence_items(args);

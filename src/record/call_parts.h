@@ -15,6 +15,8 @@ namespace op_tools {
 struct PlacedTensor {
   std::string place;  // "args[0]", "kwargs.weight", "args[1][2]", "result"; of a module's own: "self.weight"
   at::Tensor tensor;
+
+  bool is_own() const;  // a parameter or buffer of the module that is called
 };
 
 class CallParts {

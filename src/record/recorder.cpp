@@ -10,6 +10,7 @@
 #include "base/run_folder.h"
 #include "hooks/backward_pass.h"
 #include "hooks/collectives.h"
+#include "hooks/module_path.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
 #include "record/jitter.h"
@@ -179,12 +180,15 @@ void Recorder::take_new_inputs(OpCall& call, const ArgumentKey* key, State& stat
   }
   if (may_jitter() && in_module) jitter_first(parts);
   const std::string scalars = parts.scalars();
+  const bool is_step = is_optimizer_call(call.name);
   CallForm form;
   const std::lock_guard<std::mutex> lock(mutex_);
   form.scalars = state.scalars = rows_.string(scalars);
   for (PlacedTensor& one : parts.take_tensors()) {
     if (options.modules_only) state.places.push_back(rows_.string("grad " + one.place));
     form.places.push_back(rows_.string(one.place));
+    // Where modules alone are seen, operators on lists write weights and gradients unseen, and move no counters.
+    if (options.modules_only && (is_step || one.is_own())) values_.forget(one.tensor);
     *all_known &= add_input_locked(state, form.places.back(), std::move(one.tensor));
   }
   if (key && key->tensors().size() == form.places.size()) state.op->arguments.add(key->bytes(), std::move(form));

@@ -79,7 +79,11 @@ CallInputs facts_of(const Recording& run, const CallNumbers& calls, bool is_grou
     facts.selects = !is_group && !is_backward && has_trait(base, OpTrait::kSelects);
     facts.multiplies = facts.multiplies || has_trait(base, OpTrait::kMultiplies);
     facts.normalizes = facts.normalizes || has_trait(base, OpTrait::kNormalizes);
-    facts.divides = facts.divides || has_trait(base, OpTrait::kDivides);
+    if (const OpFamily* const quotient = family_of(base, OpTrait::kDivides)) {
+      facts.divides = true;
+      facts.divisor_from = quotient->place;
+    }
+    facts.adds_term = !is_group && !is_backward && has_trait(base, OpTrait::kAddsTerm);
     facts.exponentiates = facts.exponentiates || has_trait(base, OpTrait::kExponentiates);
     facts.by_element = facts.by_element || is_foreach(base) || has_trait(base, OpTrait::kStepsParameters);
     facts.composite = facts.composite || call.level == Level::kTorch;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compare/metrics/tolerance.h"
+#include "hooks/module_path.h"
 #include "runs/call_facts.h"
 #include "runs/call_keys.h"
 #include "runs/optimizer_steps.h"
@@ -71,7 +72,7 @@ void add_losses(const Recording& run, EndResults* results) {
 }
 
 EndResults end_results(const Recording& run) {
-  constexpr std::string_view kGradientOf = "grad:", kWritten = "written ";
+  constexpr std::string_view kGradientOf = "grad:", kWritten = "written ", kGradientPlace = "kwargs.grad.";
   EndResults results;
   add_losses(run, &results);
   for (uint32_t i = 0; i < run.calls.size(); ++i) {
@@ -82,16 +83,19 @@ EndResults end_results(const Recording& run) {
     if (call.phase == Phase::kBackward && call.outputs == 1 && plain_name(run.string(call.op)) == "detach") {
       results.leaf_gradients[call.step].push_back({run.outputs(call)[0].value, i});
     }
+    const bool is_optimizer = is_optimizer_call(run.string(call.op));
     for (uint32_t use = 0; use < call.inputs + call.outputs; ++use) {
       const uint32_t number = run.uses[call.first_use + use].value;
       const RecordedValue& value = run.values[number];
-      if (value.name == 0 || !is_floating(run, number)) continue;
+      const std::string_view place = run.string(run.uses[call.first_use + use].place);
+      const bool is_read_by_step = is_optimizer && place.starts_with(kGradientPlace);
+      if ((value.name == 0 && !is_read_by_step) || !is_floating(run, number)) continue;
       const std::string_view title = run.string(value.name);
-      if (title.starts_with(kGradientOf)) {
-        results.gradients[{call.step, title}] = {number, i};
+      if (is_read_by_step || title.starts_with(kGradientOf)) {
+        results.gradients[{call.step, is_read_by_step ? place : title}] = {number, i};
         double& largest = results.largest_gradient[call.step];
         largest = std::max(largest, rms_of(run, value));
-      } else if (run.string(run.uses[call.first_use + use].place).starts_with(kWritten)) {
+      } else if (place.starts_with(kWritten)) {
         results.parameters[{call.step, title}] = {number, i};
       }
     }
@@ -235,14 +239,31 @@ class ResultComparison {
     return step.last;
   }
 
-  // The step of an optimizer may make much of a gradient that is rounding alone. Others agree. A buffer that another
-  // call writes (the running mean of a normalisation, whose results show little of its inputs) differs no more than a
-  // loss.
+  // The step of an optimizer may make much of a gradient that is rounding alone. Others agree.
   bool step_explains(const SeenValue& one, const SeenValue& other) const {
     const auto step = std::find_if(steps_.begin(), steps_.end(),
                                    [&](const Step& step) { return step.first <= one.call && one.call <= step.last; });
-    if (step == steps_.end()) return explained(one, other, limit_at(one.call));
-    return explained(one, other, kAny) && gradients_agree(*step);
+    if (!explained(one, other, kAny)) return false;
+    return step == steps_.end() ? inputs_explain(one, other) : gradients_agree(*step);
+  }
+
+  // A buffer that a call outside of a step writes (the running mean of a normalisation, whose results show little of
+  // its inputs) differs no more than a loss where its inputs do: beside the tensors that it is the mean of, for a mean
+  // may be all rounding. Numbers of one sign (a running variance) do not cancel.
+  bool inputs_explain(const SeenValue& one, const SeenValue& other) const {
+    if (explained(one, other, limit_at(one.call))) return true;
+    const RecordedValue& buffer = a_.values[one.value];
+    const double larger = std::max(rms_of(a_, buffer), rms_of(b_, b_.values[other.value]));
+    double beside = larger;
+    if (buffer.min <= 0 && buffer.max >= 0) {
+      for (const RecordedUse& use : a_.inputs(a_.calls[one.call])) {
+        const RecordedValue& input = a_.values[use.value];
+        const bool is_averaged = is_floating(a_, use.value) && numel_of(a_, input) > numel_of(a_, buffer);
+        if (is_averaged) beside = std::max(beside, rms_of(a_, input));
+      }
+    }
+    const double weight = beside > 0 ? larger / beside : 1;
+    return is_within(difference_of(a_, one.value, b_, other.value), weight, limit_at(one.call));
   }
 
   // Gradients that a pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.

@@ -58,10 +58,12 @@ std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint3
 // smallest: Adam's step of a gradient whose elements are rounding alone.
 double divisor_spread(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
   const RecordedValue* divisor = nullptr;
+  // Of a gradient the forward call's result stands before its inputs. A number that divides is no input.
+  int before = inputs.divisor_from + (inputs.is_gradient ? 1 : 0);
   for (const uint32_t number : inputs.is_gradient ? inputs.forward : inputs.values) {
     const RecordedValue& value = run.values[number];
-    if (!value.known || dtype_class(value.dtype) != DtypeClass::kFloating) continue;
-    if (!inputs.by_element || value.shape == output.shape) divisor = &value;
+    if ((inputs.by_element && value.shape != output.shape) || before-- > 0) continue;
+    if (value.known && dtype_class(value.dtype) == DtypeClass::kFloating) divisor = &value;
   }
   return divisor ? spread_of(run, *divisor) : 1;
 }
@@ -83,6 +85,13 @@ Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue
     factor = std::max(all[0].rms, all[1].rms);
   }
   if (inputs.multiplies && sums.summed <= 1) return sums;
+  if (inputs.adds_term && !inputs.values.empty()) {
+    const RecordedValue& first = run.values[inputs.values[0]];
+    if (first.known && dtype_class(first.dtype) == dtype_class(output.dtype)) {
+      sums.added = 2 * std::max(rms_of(run, first), rms_of(run, output));
+      return sums;
+    }
+  }
   for (const Input& input : all) scale = std::max(scale, input.rms);
   sums.added = std::sqrt(sums.summed) * scale;
   if (inputs.sums_products && all.size() == 2) {
@@ -91,6 +100,8 @@ Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue
     sums.added = std::max(scale, std::sqrt(sums.summed) * all[0].rms * all[1].rms);
     sums.added = std::min(sums.added, std::sqrt(sums.summed) * std::max(factor, 1.0) * scale);
   }
+  // Of a channel with little spread more is taken out than is left.
+  if (inputs.normalizes) sums.added = std::max(sums.added, kFormula * rms_of(run, output));
   return sums;
 }
 

@@ -26,6 +26,8 @@ struct CallInputs {
   bool multiplies = false;      // OpTrait::kMultiplies
   bool normalizes = false;      // OpTrait::kNormalizes
   bool divides = false;         // OpTrait::kDivides
+  int divisor_from = 0;         // of kDivides: that many inputs stand before its divisor
+  bool adds_term = false;       // OpTrait::kAddsTerm; not of gradients and groups
   bool exponentiates = false;   // OpTrait::kExponentiates
   bool by_element = false;      // an operator on lists: each output is made of the inputs of its shape
   bool tf32 = false;            // on a side float32 factors are rounded to TF32

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <string>
 #include <unordered_map>
 
 #include "compare/metrics/tolerance.h"
@@ -228,6 +229,28 @@ std::map<std::string_view, RecordedMove> recorded_moves(const Recording& run, co
   return moves;
 }
 
+// A parameter's value after the step before this call; kNoCall: there is no such step.
+uint32_t after_last_step(const Recording& run, uint32_t call, std::string_view parameter) {
+  const std::string place = "result." + std::string(parameter);
+  while (call-- > 0) {
+    if (!is_optimizer_call(run.string(run.calls[call].op))) continue;
+    for (const RecordedUse& use : run.outputs(run.calls[call])) {
+      if (run.string(use.place) == place) return use.value;
+    }
+  }
+  return kNoCall;
+}
+
+// By how much the two values before a step may be apart, as a norm: as much as after the last step (`after`).
+double most_before(const Recording& run_a, uint32_t before_a, uint32_t after_a, const Recording& run_b,
+                   uint32_t before_b, uint32_t after_b) {
+  const double apart = difference_of(run_a, before_a, run_b, before_b).norm;
+  if (after_a == kNoCall || after_b == kNoCall) return apart;
+  const double unit = std::max(unit_of(run_a, before_a), unit_of(run_b, before_b));
+  return std::min(apart, kEstimate * difference_of(run_a, after_a, run_b, after_b).norm +
+                             kStepUnits * unit * norm_of(run_a, before_a));
+}
+
 double as_share(double norm, const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
   const double largest = std::max(norm_of(run_a, a), norm_of(run_b, b));
   return largest > 0 ? norm / largest : 0;
@@ -351,7 +374,8 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
   const auto of_a = recorded_moves(run_a, run_a.calls[a]), of_b = recorded_moves(run_b, run_b.calls[b]);
   if (of_a.empty() || of_b.empty()) return std::nullopt;
   ComparedSteps steps;
-  const auto compare = [&](const RecordedMove& one, const RecordedMove& other) {
+  const auto compare = [&](const RecordedMove& one, const RecordedMove& other, std::string_view name_a,
+                           std::string_view name_b) {
     double difference = 0;
     if (one.gradient != kNoCall && other.gradient != kNoCall) {
       steps.inputs.emplace_back(one.gradient, other.gradient);
@@ -371,27 +395,30 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
     const double moved = std::max(norm_of(run_a, one.moved), norm_of(run_b, other.moved));
     const bool agree_along_gradients = difference_of(run_a, one.moved, run_b, other.moved).norm <=
                                        kEstimate * (of_update * moved + unit * norm_of(run_a, one.after));
-    const double before = difference_of(run_a, one.before, run_b, other.before).norm;
+    const double before = most_before(run_a, one.before, after_last_step(run_a, a, name_a), run_b, other.before,
+                                      after_last_step(run_b, b, name_b));
     const auto limit = [&](double before_step, double update) {
       return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, one.after, run_b,
                       other.after);
     };
+    // A value that something else wrote since the last step.
+    steps.results.push_back({one.before, other.before, as_share(before, run_a, one.before, run_b, other.before), own});
     steps.results.push_back({one.after, other.after,
                              limit(before, agree_along_gradients && difference > 0 ? kOtherSigns : of_update),
                              limit(0, own)});
   };
   if (of_a.size() == of_b.size()) {  // roots may have other names
     for (auto one = of_a.begin(), other = of_b.begin(); one != of_a.end(); ++one, ++other) {
-      compare(one->second, other->second);
+      compare(one->second, other->second, one->first, other->first);
     }
     return steps;
   }
   for (const auto& [name, one] : of_a) {
     const auto other = of_b.find(name);
-    compare(one, other == of_b.end() ? RecordedMove() : other->second);
+    compare(one, other == of_b.end() ? RecordedMove() : other->second, name, name);
   }
   for (const auto& [name, other] : of_b) {
-    if (!of_a.contains(name)) compare(RecordedMove(), other);
+    if (!of_a.contains(name)) compare(RecordedMove(), other, name, name);
   }
   return steps;
 }

@@ -15,6 +15,7 @@ import op_tools
 import op_tools._runs.one_iter
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._modules.module_runs import CpuNumbers
 from op_tools._runs.one_iter import compare_iterations
 
 PROGRAM = """
@@ -284,3 +285,71 @@ def test_a_step_that_is_wrong_is_named_beside_gradients_that_are_rounding(fault,
 def test_a_gradient_that_is_wrong_is_named_though_the_step_is_of_its_sign_alone(compared):
     report = compared(factor=1.1)
     assert report.exit_status == 1 and report.first.op == "optimizer:AdamW", report.table()
+
+
+class Smooth(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(4, 4, 3), nn.ELU(), nn.LayerNorm(6), nn.Conv2d(4, 4, 3))
+
+
+def smooth_iteration(folder, device, method=torch.optim.SGD, change=lambda model: None):
+    """Two steps; `change` comes between gradients and step."""
+    torch.manual_seed(3)
+    model = Smooth().to(device)
+    optimizer = method(model.parameters(), lr=0.05)
+    batch = torch.randn(48, 4, 8, 8).to(device)
+    with op_tools.OpRecord(output_dir=folder, modules_only=True) as tool:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            change(model)
+            optimizer.step()
+            tool.step()
+    return model, tool.result().path
+
+
+def test_gradients_are_read_again_after_operators_that_no_counter_shows(tmp_path):
+    """Under a dispatch mode of torch's operators on lists move none."""
+
+    def clip(model):
+        before = [parameter.grad._version for parameter in model.parameters()]
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        assert [parameter.grad._version for parameter in model.parameters()] == before
+
+    with CpuNumbers():
+        model, path = smooth_iteration(tmp_path / "a", "cpu", change=clip)
+    step = [call for call in op_tools.read_recording(path).calls if call.op == "optimizer:SGD"][-1]
+    norms = {place.rpartition("Smooth.")[2]: tensor.norm for place, tensor in step.inputs}
+    right = {name: float(parameter.grad.norm()) for name, parameter in model.named_parameters()}
+    assert norms == pytest.approx(right, rel=1e-6)
+
+
+def test_a_gradient_off_by_a_hundredth_is_named_though_single_elements_could_have_jumped(tmp_path):
+    smooth_iteration(tmp_path / "a", "cpu")
+    with rounding(), sim.fault("scale", ops="aten::elu_backward", scale=1.01):
+        smooth_iteration(tmp_path / "b", "sim")
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert report.exit_status == 1 and report.first.op == "optimizer:SGD", report.table()
+
+
+def test_a_weight_that_is_written_between_two_steps_is_named(tmp_path):
+    steps = []
+
+    def change(model):
+        steps.append(model)
+        if len(steps) == 4:  # the second of the device
+            torch._foreach_add_([model[3].bias.detach()], 0.02)  # moves no counter
+
+    for name, device in (("a", "cpu"), ("b", "sim")):
+        with rounding():
+            smooth_iteration(tmp_path / name, device, torch.optim.RMSprop, change)
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert report.exit_status == 1, report.table()
+
+
+def test_iterations_that_round_otherwise_agree(tmp_path):
+    smooth_iteration(tmp_path / "a", "cpu")
+    with rounding():
+        smooth_iteration(tmp_path / "b", "sim")
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert report.exit_status == 0, report.table()
