@@ -165,10 +165,9 @@ void MemoryHook::scope_left() {
   text += "\n  " + count_text(leaks, "leaking place") + ", " + count_text(all.overwrites.size(), "write") +
           " outside of a block";
   if (!all.root.empty()) text += "; files in " + all.root;
-  if (all.steps < MemoryTable::kFewestSteps) {
+  if (all.steps < kFewestSteps) {
     text += "\n  what grows was not judged: " + count_text(static_cast<size_t>(all.steps), "step") + " ended, " +
-            std::to_string(MemoryTable::kFewestSteps) +
-            " are needed; step() ends one, as an optimizer's step does in op-tools run";
+            std::to_string(kFewestSteps) + " are needed; step() ends one, as an optimizer's step does in op-tools run";
   }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);

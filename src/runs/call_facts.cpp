@@ -78,7 +78,8 @@ CallInputs facts_of(const Recording& run, const CallNumbers& calls, bool is_grou
     facts.jumps = facts.jumps || is_any || has_trait(base, jumps);
     facts.selects = !is_group && !is_backward && has_trait(base, OpTrait::kSelects);
     facts.multiplies = facts.multiplies || has_trait(base, OpTrait::kMultiplies);
-    facts.normalizes = facts.normalizes || has_trait(base, OpTrait::kNormalizes);
+    const bool may_normalize = is_any && !is_backward;
+    facts.normalizes = facts.normalizes || may_normalize || has_trait(base, OpTrait::kNormalizes);
     if (const OpFamily* const quotient = family_of(base, OpTrait::kDivides)) {
       facts.divides = true;
       facts.divisor_from = quotient->place;

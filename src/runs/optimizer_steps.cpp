@@ -401,8 +401,10 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
       return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, one.after, run_b,
                       other.after);
     };
-    // A value that something else wrote since the last step.
-    steps.results.push_back({one.before, other.before, as_share(before, run_a, one.before, run_b, other.before), own});
+    if (before < difference_of(run_a, one.before, run_b, other.before).norm) {  // something else wrote it since
+      steps.results.push_back(
+          {one.before, other.before, as_share(before, run_a, one.before, run_b, other.before), own});
+    }
     steps.results.push_back({one.after, other.after,
                              limit(before, agree_along_gradients && difference > 0 ? kOtherSigns : of_update),
                              limit(0, own)});
