@@ -12,9 +12,9 @@ from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status (0 success, 1 nothing found or something wrong, 2 an op_tools.Error, 64 wrong usage)."""
     words = sys.argv[1:] if arguments is None else arguments
-    options = parser_of(*words[:1]).parse_args(words)
-    options.is_program = arguments is None
     try:
+        options = parser_of(*words[:1]).parse_args(words)
+        options.is_program = arguments is None
         status: int = options.run(options)
         return status
     except UsageError as error:

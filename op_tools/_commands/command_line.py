@@ -7,9 +7,13 @@ import importlib
 import sys
 from typing import Any, NoReturn, TypeAlias
 
+from .._base.core import Error
+from .._base.optional_parts import Group, load_part, part_names
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
 
-# Module of this folder -> the commands that it registers. Only the module of the command that is given is imported.
+# Module of this folder -> the commands that it registers. Only the module of the command that is given is imported. Other packages bring
+# further commands.
 COMMANDS = {
     "ops": ("ops",),
     "run": ("run", "env"),
@@ -18,7 +22,6 @@ COMMANDS = {
     "one_iter": ("one-iter",),
     "importing": ("import",),
     "exporting": ("export",),
-    "convert": ("convert",),
     "bisect": ("bisect",),
     "repro": ("repro",),
     "blackbox": ("blackbox",),
@@ -63,10 +66,23 @@ def parser_of(command: str = "") -> Parser:
         epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    named = [module for module, names in COMMANDS.items() if command in names]
-    for module in named or COMMANDS:
+    modules = [module for module, names in COMMANDS.items() if command in names]
+    if not modules and command in part_names(Group.COMMANDS):
+        load_part(Group.COMMANDS, command)(commands)
+        return parser
+    for module in modules or COMMANDS:
         importlib.import_module(f".{module}", __package__).add(commands)
+    for name in () if modules else part_names(Group.COMMANDS):
+        try:
+            load_part(Group.COMMANDS, name)(commands)
+        except Error as error:  # not there: the list of all commands says why
+            commands.add_parser(name, help=str(error).replace("%", "%%"))
     return parser
+
+
+def command_names() -> list[str]:
+    """All commands, those of op_tools_compat among them, installed or not."""
+    return [*(name for names in COMMANDS.values() for name in names), *part_names(Group.COMMANDS)]
 
 
 def visible(text: str) -> str:

@@ -8,7 +8,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from .._base.core import Error
 from .._base.declared import RunRow
+from .._base.optional_parts import Group, load_part, part_names
 from .._base.verdict import status_of
 from .._runs.capture_commands import next_commands
 from .._runs.compare_many import ManyRuns, compare_many
@@ -16,15 +18,21 @@ from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rule
 from .._runs.compare_runs import compare_runs, rank_count, read_fusions
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
-from ..compat._comparison_tables import FORMATS, write_table
 from .command_line import Commands, UsageError, add_allow_unseen, visible
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
 
 
-def _write_csv(path: str, comparison: RunsComparison) -> None:
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
+def _write_table(comparison: RunsComparison, path: Path, form: str | None) -> None:
+    try:
+        (_write_csv if form is None else load_part(Group.TABLES, form))(comparison, path)
+    except OSError as error:
+        raise Error(f"{error.filename}: {error.strerror}") from None
+
+
+def _write_csv(comparison: RunsComparison, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(field.name for field in dataclasses.fields(RunRow))
         for row in comparison.rows:
@@ -75,10 +83,8 @@ def _compare(options: argparse.Namespace) -> int:
         _show(comparison, with_next=options.next)
         if options.json:
             Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
-        if options.csv and options.format:
-            write_table(comparison, options.csv, options.format)
-        elif options.csv:
-            _write_csv(options.csv, comparison)
+        if options.csv:
+            _write_table(comparison, Path(options.csv), options.format)
         return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
     else:
         raise UsageError("give two recordings, or the folder of a run with several ranks")
@@ -122,7 +128,7 @@ def add(commands: Commands) -> None:
     compare.add_argument("--csv", metavar="FILE", help="a row for each pair")
     compare.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=part_names(Group.TABLES),
         help="of --csv: the columns of that tool; troubleshooter: FILE is the folder of its tables",
     )
     compare.set_defaults(run=_compare)

@@ -7,7 +7,7 @@ import os
 import sys
 
 from .._base.core import export_calls
-from ..formats import EXPORTS, export_captures
+from ..formats import export_captures, written_formats
 from .command_line import Commands, visible
 
 
@@ -32,5 +32,5 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("source", help="a call's folder, any folder above, or a container calls.zip")
     command.add_argument("target", help="the folder to write to; made where it is missing")
-    command.add_argument("--format", choices=EXPORTS, help="the files of another tool")
+    command.add_argument("--format", choices=written_formats(), help="the files of another tool")
     command.set_defaults(run=_run)

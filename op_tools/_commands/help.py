@@ -6,13 +6,13 @@ import argparse
 import sys
 
 from .._tools import launch
-from .command_line import COMMANDS, Commands, UsageError, parser_of
+from .command_line import Commands, UsageError, command_names, parser_of
 from .run import tool_help
 
 
 def _print_help(options: argparse.Namespace) -> int:
     topic = options.topic
-    commands = [name for names in COMMANDS.values() for name in names]
+    commands = command_names()
     tools = launch.tools_by_flag()
     if topic and topic not in commands and topic not in tools:
         raise UsageError(f"{topic} is no command ({', '.join(commands)}) and no tool ({', '.join(tools)})")

@@ -40,11 +40,11 @@ def add(commands: Commands) -> None:
         "import",
         help="a dump of troubleshooter, msprobe, PyTorch 1.5 or ditorch as captured calls",
         description="Makes captured calls of another tool's dump, for run_op_from_data and op-tools show. Calls that cannot be "
-        "imported is listed with its reason. No pickle is run. Exit status 1 when something could not be imported.",
+        "imported are listed with their reasons. No pickle is run. Exit status 1 when something could not be imported.",
         epilog="op-tools import ts_api_dump calls; run_op_from_data calls --acc_check",
     )
     command.add_argument("source", help="the folder of the dump, or the .h5 file")
     command.add_argument("target", help="the folder to write to: new or empty")
-    command.add_argument("--format", choices=(*formats.FORMATS, "ditorch"), help="else known by the files")
+    command.add_argument("--format", choices=(*formats.read_formats(), "ditorch"), help="else known by the files")
     command.add_argument("--all", action="store_true", help="a line for each call that was not imported")
     command.set_defaults(run=_run)

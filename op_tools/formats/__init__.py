@@ -1,6 +1,6 @@
 """Dumps of other tools: read in a common form, made into our captures, and our captures written for other tools.
 
-Formats: ``troubleshooter`` (api_dump), ``msprobe`` and ``h5`` (the dumper of PyTorch 1.5).
+Formats: ``troubleshooter`` (api_dump) and ``msprobe``; with the package op_tools_compat ``h5`` (the dumper of PyTorch 1.5).
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ from pathlib import Path
 
 from .._base.checks import checked_choice
 from .._base.core import Error
-from . import _h5, _msprobe, _troubleshooter
-from ._convert import convert
-from ._export import EXPORTS, Exported, export_captures
+from .._base.optional_parts import Group, installed_parts, load_part, missing_parts, part_names
+from . import _msprobe, _troubleshooter
+from ._export import Exported, export_captures, written_formats
 from ._import import Imported, import_dump
 from ._model import Dump, ForeignCall, ForeignTensor, Missing
 from ._values import load_values
 
 # By which files a format is known, and its reader; in the order in which they are tried.
-_FORMATS: dict[str, tuple[Callable[[Path], list[Path]], Callable[[Path], Dump]]] = {
+_Format = tuple[Callable[[Path], list[Path]], Callable[[Path], Dump]]
+_FORMATS: dict[str, _Format] = {
     "troubleshooter": (_troubleshooter.info_files, _troubleshooter.read),
     "msprobe": (_msprobe.dump_files, _msprobe.read),
-    "h5": (_h5.h5_files, _h5.read),
 }
-FORMATS = tuple(_FORMATS)
-"""The formats that are read."""
+
+
+def read_formats() -> tuple[str, ...]:
+    """The names of the formats that are read, those of op_tools_compat among them, installed or not."""
+    return (*_FORMATS, *part_names(Group.READERS))
+
+
+def _format_named(name: str) -> _Format:
+    files_and_reader: _Format = _FORMATS[name] if name in _FORMATS else load_part(Group.READERS, name)
+    return files_and_reader
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -40,12 +48,12 @@ def format_of(path: str | os.PathLike[str]) -> str:
     place = Path(path)
     if not place.exists():
         raise Error(f"{place}: there is no such file or folder")
-    for name, (files, _) in _FORMATS.items():
-        if files(place):
+    for name in (*_FORMATS, *installed_parts(Group.READERS)):
+        if _format_named(name)[0](place):
             return name
     raise Error(
         f"{place}: no dump of a known format: *_api_dump_info.csv (troubleshooter), dump.json (msprobe), or *.h5 "
-        "(PyTorch 1.5); look in the folder above or below"
+        f"(PyTorch 1.5); look in the folder above or below{missing_parts(Group.READERS, '; ')}"
     )
 
 
@@ -63,9 +71,9 @@ def read_dump(path: str | os.PathLike[str], format: str | None = None) -> Dump:
         op_tools.Error: there is no such dump, or a file of it is damaged; with file and line.
     """
     if format is not None:
-        checked_choice("format=", format, _FORMATS)
+        checked_choice("format=", format, read_formats())
     name = format or format_of(path)
-    files, read = _FORMATS[name]
+    files, read = _format_named(name)
     if not files(Path(path)):
         raise Error(f"{os.fspath(path)}: holds no dump of the format {name}")
     try:
@@ -75,18 +83,17 @@ def read_dump(path: str | os.PathLike[str], format: str | None = None) -> Dump:
 
 
 __all__ = [
-    "EXPORTS",
-    "FORMATS",
     "Dump",
     "Exported",
     "ForeignCall",
     "ForeignTensor",
     "Imported",
     "Missing",
-    "convert",
     "export_captures",
     "format_of",
     "import_dump",
     "load_values",
     "read_dump",
+    "read_formats",
+    "written_formats",
 ]

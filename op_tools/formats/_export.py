@@ -10,15 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from .._base.captured_calls import CapturedCall, load, load_call
+from .._base.captured_calls import CapturedCall, load_call
 from .._base.checks import checked_choice
 from .._base.core import Error, export_calls, find_calls
+from .._base.optional_parts import Group, load_part, part_names
 from ._files import extra
-from ._h5 import H5Writer, ir_name_of
 from ._model import leaves
 from ._msprobe_writer import MsprobeWriter
 from ._names import their_name
@@ -37,10 +36,11 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class _Captured:
-    """A call, and where it is."""
+class Captured:
+    """A captured call that is exported."""
 
     path: str
+    """Its folder."""
     call: CapturedCall
 
     @property
@@ -66,7 +66,7 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
     Raises:
         op_tools.Error: the source holds no calls, or the target is not empty or cannot be written.
     """
-    checked_choice("format=", format, EXPORTS)
+    checked_choice("format=", format, written_formats())
     root = Path(target)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise Error(f"{root}: is not empty; name a new folder")
@@ -83,19 +83,20 @@ def export_captures(source: str | os.PathLike[str], target: str | os.PathLike[st
         raise Error("\n".join(done.problems) or f"{os.fspath(source)}: holds no captured calls")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        EXPORTS[format](calls, root, done)
+        write = _WRITERS[format] if format in _WRITERS else load_part(Group.WRITERS, format)
+        write(calls, root, done)
     except OSError as error:
         raise Error(f"{error.filename or root}: {error.strerror or error}") from None
     return done
 
 
-def _read_captures(source: str | os.PathLike[str], done: Exported) -> list[_Captured]:
+def _read_captures(source: str | os.PathLike[str], done: Exported) -> list[Captured]:
     listed, problems, _ = find_calls(os.fsencode(source))
     done.problems += problems
     calls = []
     for path, _, _, passes in listed:
         try:
-            calls.append(_Captured(path, load_call(path)))
+            calls.append(Captured(path, load_call(path)))
         except Error as error:
             done.problems.append(str(error))
             continue
@@ -110,7 +111,7 @@ def _next_number(names: dict[str, int], name: str) -> int:
     return names[name]
 
 
-def _their(captured: _Captured, done: Exported, *, aten: bool) -> tuple[str, str] | None:
+def _their(captured: Captured, done: Exported, *, aten: bool) -> tuple[str, str] | None:
     kind, function = their_name(captured.call.name)
     if not kind or (kind == "Aten" and not aten) or kind == "Distributed":
         done.problems.append(f"{captured.path}: not exported: the format has no name for {captured.call.name}")
@@ -118,7 +119,7 @@ def _their(captured: _Captured, done: Exported, *, aten: bool) -> tuple[str, str
     return kind, function
 
 
-def _stack(captured: _Captured) -> tuple[str, ...]:
+def _stack(captured: Captured) -> tuple[str, ...]:
     """Lines as Python prints them, with the code where the file is here."""
     lines = []
     for text in captured.call.meta.get("stack", []):
@@ -129,8 +130,8 @@ def _stack(captured: _Captured) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
-    groups: dict[tuple[int, int], list[_Captured]] = defaultdict(list)
+def _to_msprobe(calls: list[Captured], root: Path, done: Exported) -> None:
+    groups: dict[tuple[int, int], list[Captured]] = defaultdict(list)
     for captured in calls:
         groups[captured.step, captured.rank].append(captured)
     for (step, rank), group in groups.items():
@@ -150,8 +151,8 @@ def _to_msprobe(calls: list[_Captured], root: Path, done: Exported) -> None:
         done.problems += writer.lost
 
 
-def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> None:
-    ranks: dict[int, dict[int, list[_Captured]]] = defaultdict(lambda: defaultdict(list))
+def _to_troubleshooter(calls: list[Captured], root: Path, done: Exported) -> None:
+    ranks: dict[int, dict[int, list[Captured]]] = defaultdict(lambda: defaultdict(list))
     for captured in calls:
         ranks[captured.rank][captured.step].append(captured)
     with_kwargs = 0
@@ -179,55 +180,7 @@ def _to_troubleshooter(calls: list[_Captured], root: Path, done: Exported) -> No
         done.problems.append(f"{with_kwargs} calls: keyword arguments have no place in this format")
 
 
-def _to_h5(calls: list[_Captured], root: Path, done: Exported) -> None:
-    files: dict[tuple[int, int], H5Writer] = {}
-    for captured in calls:
-        try:
-            name, args, kwargs = _operator_behind(captured)
-            schema = _aten_schema(name)
-            inputs = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
-            inputs.update(kwargs)
-            results = (
-                captured.call.result if isinstance(captured.call.result, (tuple, list)) else (captured.call.result,)
-            )
-            names = [returned.name for returned in schema.returns]
-            plain = ["result"] if len(results) == 1 else [f"result{i}" for i in range(len(results))]
-            outputs = dict(zip(names if len(names) == len(results) and all(names) else plain, results, strict=True))
-        except Error as error:
-            done.problems.append(f"{captured.path}: not exported: {error}")
-            continue
-        key = (captured.rank, captured.step)
-        if key not in files:
-            files[key] = H5Writer(root / f"rank{captured.rank}_step{captured.step}.h5")
-        done.problems += files[key].add(ir_name_of(name), inputs, outputs)
-        if captured.call.grad_outputs is not None:
-            node = "".join(part.capitalize() for part in ir_name_of(name).partition("_")[0].split("_")) + "Backward"
-            gradients = [gradient for gradient in captured.call.grad_inputs or () if gradient is not None]
-            grads = [gradient for gradient in captured.call.grad_outputs if gradient is not None]
-            done.problems += files[key].add(node, {"grads": grads}, {"grad_inputs": gradients})
-        done.calls += 1
-
-
-def _operator_behind(captured: _Captured) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """The aten operator that is the call, or is behind it."""
-    if captured.call.name.startswith("aten::"):
-        return captured.call.name, captured.call.args, captured.call.kwargs
-    behind = load(Path(captured.path) / "input.pth").get("aten")
-    if not isinstance(behind, tuple) or len(behind) != 2:
-        raise Error(f"no single aten operator is behind {captured.call.name}; capture with level='aten'")
-    return str(behind[0]), tuple(behind[1]), {}
-
-
-def _aten_schema(name: str) -> Any:
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    packet = getattr(torch.ops.aten, base, None)
-    operator = getattr(packet, overload or "default", None)
-    if operator is None or not hasattr(operator, "_schema"):
-        raise Error(f"torch has no operator {name}")
-    return operator._schema
-
-
-def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
+def _to_npy(calls: list[Captured], root: Path, done: Exported) -> None:
     numpy = extra("numpy", "writing .npy files")
     for captured in calls:
         call = captured.call
@@ -250,9 +203,13 @@ def _to_npy(calls: list[_Captured], root: Path, done: Exported) -> None:
         done.calls += 1
 
 
-EXPORTS: dict[str, Callable[[list[_Captured], Path, Exported], None]] = {
+_WRITERS: dict[str, Callable[[list[Captured], Path, Exported], None]] = {
     "msprobe": _to_msprobe,
     "troubleshooter": _to_troubleshooter,
-    "h5": _to_h5,
     "npy": _to_npy,
 }
+
+
+def written_formats() -> tuple[str, ...]:
+    """The names of the formats that are written, those of op_tools_compat among them, installed or not."""
+    return (*_WRITERS, *part_names(Group.WRITERS))

@@ -24,7 +24,7 @@ def extra(name: str, purpose: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise Error(f"{purpose} needs {name}: pip install {name}, or pip install 'op_tools[formats]'") from None
+        raise Error(f"{purpose} needs {name}: pip install {name}") from None
 
 
 def read_text(path: Path) -> str:

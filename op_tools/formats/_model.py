@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 Lack = Literal["arguments", "inputs before", "inputs after"]
 """Facts of a call that a file does not tell: whether there were other arguments, whether the inputs are those of before the call,
 their values after it. Captures have the same words (kLacks in src/calls/saved_call.cpp)."""
@@ -33,7 +35,9 @@ class ForeignTensor:
     label: str = ""
     """The tool's own name of the tensor, if it has any: "Functional_pad_0_forward_input.0"."""
     values: str = ""
-    """The file with the values, or "FILE.h5!/op/1/input/self"; "" if the dump has statistics only."""
+    """The file with the values, or "FILE!KEY" for a value in a file of many; "" if the dump has statistics only."""
+    load: Callable[[str], torch.Tensor] | None = field(default=None, repr=False)
+    """Reads the values from that place, where the format's files are no .npy and no .pth."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writes the files of troubleshooter's api_dump, in their newest form: for exports, and for op_tools.compat.troubleshooter."""
+"""Writes the files of troubleshooter's api_dump, in their newest form: for exports, and for op_tools_compat.troubleshooter."""
 
 from __future__ import annotations
 

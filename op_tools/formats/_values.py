@@ -11,7 +11,6 @@ import torch
 from .._base.captured_calls import load
 from .._base.core import Error
 from ._files import dtype_named, load_npy
-from ._h5 import load_dataset
 from ._model import ForeignTensor
 
 
@@ -28,8 +27,8 @@ def load_values(tensor: ForeignTensor) -> torch.Tensor:
         raise Error(f"{tensor.role} {tensor.place}: the dump has no values, only statistics")
     path = Path(tensor.values)
     container, bang, key = tensor.values.partition("!")
-    if bang and Path(container).suffix in (".h5", ".hdf5"):
-        value = load_dataset(container, key)
+    if tensor.load is not None:
+        value = tensor.load(tensor.values)
     elif bang:
         value = _state(container)[key].detach()
     elif path.suffix == ".npy":

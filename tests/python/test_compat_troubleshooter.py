@@ -1,4 +1,4 @@
-"""op_tools.compat.troubleshooter: the files of api_dump are those that the tool itself wrote of the same program."""
+"""op_tools_compat.troubleshooter: the files of api_dump are those that the tool itself wrote of the same program."""
 
 import csv
 import importlib.util
@@ -15,9 +15,9 @@ from torch import nn
 
 import op_tools
 from op_tools import formats
-from op_tools.compat import troubleshooter as ts
-from op_tools.compat._align import align
-from op_tools.compat.troubleshooter._compare import nine_digits
+from op_tools_compat import troubleshooter as ts
+from op_tools_compat._align import align
+from op_tools_compat.troubleshooter._compare import nine_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "formats"
@@ -357,7 +357,7 @@ def test_alignment_pairs_every_item_once_and_in_order():
 
 PARALLEL = """
 import sys, time, torch, torch.distributed as dist
-from op_tools.compat import troubleshooter as ts
+from op_tools_compat import troubleshooter as ts
 dist.init_process_group("gloo")
 for folder in sys.argv[1:]:
     torch.manual_seed(dist.get_rank())

@@ -14,12 +14,13 @@ import pytest
 from conftest import launched
 
 import op_tools
-import op_tools.compat.pytorch15
-import op_tools.compat.troubleshooter
 import op_tools.formats
 import op_tools.sim_device
+import op_tools_compat.arrays
+import op_tools_compat.pytorch15
+import op_tools_compat.troubleshooter
 from op_tools._base.tool_descriptions import kinds
-from op_tools._commands.command_line import COMMANDS, parser_of
+from op_tools._commands.command_line import command_names, parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -122,7 +123,7 @@ def test_commands_and_flags_exist(page, build_dir):
 def test_each_command_and_each_prefix_of_variables_is_in_the_interface():
     text = text_of("docs/interface.md")
     rows = " ".join(re.findall(r"^\| (`op-tools [^|]*)\|", text, re.MULTILINE))
-    assert [name for names in COMMANDS.values() for name in names if not re.search(rf"\b{name}\b", rows)] == []
+    assert [name for name in command_names() if not re.search(rf"\b{name}\b", rows)] == []
     prefixes = {option.variable.removesuffix("_LIST") for kind in kinds().values() for option in kind.options[:1]}
     assert [prefix for prefix in sorted(prefixes) if f"`{prefix}`" not in text] == []
 
@@ -198,8 +199,9 @@ PUBLIC = [
         (op_tools, "op_tools"),
         (op_tools.sim_device, "op_tools.sim_device"),
         (op_tools.formats, "op_tools.formats"),
-        (op_tools.compat.troubleshooter.migrator, "op_tools.compat.troubleshooter.migrator"),
-        (op_tools.compat.pytorch15, "op_tools.compat.pytorch15"),
+        (op_tools_compat.arrays, "op_tools_compat.arrays"),
+        (op_tools_compat.troubleshooter.migrator, "op_tools_compat.troubleshooter.migrator"),
+        (op_tools_compat.pytorch15, "op_tools_compat.pytorch15"),
     )
     for key in module.__all__
     if inspect.isclass(getattr(module, key)) or inspect.isfunction(getattr(module, key))

@@ -300,9 +300,13 @@ MAY_IMPORT = {
     "_bisect": {"_base", "_tools"},
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
-    "compat": {"_base", "formats", "_tools", "_runs"},
 }
 MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+
+# The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
+# imports nothing of it.
+OPTIONAL = "op_tools_compat"
+OPTIONAL_MAY_IMPORT = {"", "_base", "_commands", "_tools", "formats"}
 
 # Modules that are imported inside functions, and why.
 LATE = {
@@ -319,7 +323,7 @@ BY_NAME = {
     "op_tools._base.results": "pandas",
     "op_tools._torch.backends": "backends of devices, which users name",
     "op_tools.formats._files": "numpy, h5py",
-    "op_tools.compat.pytorch15": "torch_npu",
+    "op_tools._base.optional_parts": "parts that other packages bring, by their entry points",
 }
 
 
@@ -338,10 +342,10 @@ class Import:
 
 
 class Package:
-    """The Python package of a checkout, as its sources have it."""
+    """A Python package in a folder of a checkout, as its sources have it."""
 
-    def __init__(self, root):
-        self.root = root / PACKAGE
+    def __init__(self, root, name=PACKAGE):
+        self.root = root / name
         self.files = {self._name(path): path for path in sorted(self.root.rglob("*.py"))}
         self.files = {name: path for name, path in self.files.items() if name not in MADE}
         self.imports = [one for name in self.files for one in self._imports_of(name)]
@@ -474,9 +478,30 @@ def test_imports_inside_functions_have_a_reason(package):
 
 def test_modules_are_imported_by_name_in_few_places(package):
     named = [
-        name for name, path in package.files.items() if re.search(r"import_module\(|__import__\(", path.read_text())
+        name
+        for name, path in package.files.items()
+        if re.search(r"import_module\(|__import__\(|\bentry\.load\(", path.read_text())
     ]
     assert set(named) == set(BY_NAME)
+
+
+def test_the_optional_package_imports_public_names_and_stated_folders(package):
+    optional = Package(ROOT / "compat", OPTIONAL)
+    assert len(optional.files) > 8 and circles(optional.file_graph()) == [] and optional.late() == []
+    of_ours = {edge.of for edge in optional.imports if edge.of.partition(".")[0] == PACKAGE}
+    assert {module for module in of_ours if module != PACKAGE and module not in package.files} == set()
+    assert {package.folder(module) for module in of_ours} == OPTIONAL_MAY_IMPORT
+
+
+def test_op_tools_names_the_optional_package_in_messages_of_one_file(package):
+    assert [str(edge) for edge in package.imports if edge.of.partition(".")[0] == OPTIONAL] == []
+    named = {
+        name
+        for name, path in package.files.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == OPTIONAL
+    }
+    assert named == set()
 
 
 def test_the_core_has_one_door(package):

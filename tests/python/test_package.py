@@ -206,7 +206,8 @@ def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installe
     assert "op_tools/lib/cmake/op_tools/op_tools-config.cmake" in names
     assert [name for name in names if name.endswith("scripts/run_op_from_data")]
     assert "op_tools/bin/run_op_from_data" in names
-    assert not [name for name in names if name.startswith(("tests/", "src/")) or "__pycache__" in name]
+    assert not [name for name in names if name.startswith(("tests/", "src/", "compat/")) or "__pycache__" in name]
+    assert not [name for name in names if "op_tools_compat" in name or name.startswith("op_tools/compat/")]
 
 
 def test_the_wheel_imports_from_anywhere(installed_wheel, tmp_path):

@@ -69,7 +69,7 @@ def test_a_foreign_format(package, tmp_path):
     package.insert("_FORMATS", "op_tools/formats/__init__.py")
     path = "op_tools/formats/__init__.py"
     text = (tmp_path / path).read_text()
-    package.write(path, text.replace("from . import _h5,", "from . import _h5, _lines,"))
+    package.write(path, text.replace("from . import _msprobe,", "from . import _lines, _msprobe,"))
     (tmp_path / "calls.lines").write_text("torch.neg\ntorch.relu\n")
     with pytest.raises(op_tools.Error, match="no dump of a known format"):
         read_dump(tmp_path / "calls.lines")

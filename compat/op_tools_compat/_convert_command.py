@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..formats import convert
-from .command_line import Commands, visible
+from op_tools._commands.command_line import Commands, visible
+
+from .arrays import convert
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -17,6 +18,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def add(commands: Commands) -> None:
+    """Registers the command."""
     command = commands.add_parser(
         "convert",
         help="arrays between .h5, .pth, .npy and .txt",

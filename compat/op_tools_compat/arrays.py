@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
-from .._base.captured_calls import load
-from .._base.core import Error
-from ._files import extra, inside, load_npy, read_text, tensor_of
+from op_tools import Error, load
+from op_tools.formats._files import inside, load_npy, read_text, tensor_of
+from op_tools.formats._statistics import array_of
+
 from ._h5 import load_dataset, members, opened, write_tensor
-from ._statistics import array_of
 
 _SUFFIXES = (".h5", ".hdf5", ".pth", ".pt", ".npy", ".txt")
 _ONE = "data"  # the name of the only array of a file that has no names
@@ -83,7 +84,6 @@ def _named_arrays(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
 
 
 def _read_txt(path: Path) -> torch.Tensor:
-    numpy = extra("numpy", "reading .txt files")
     numbers = []
     for count, line in enumerate(read_text(path).splitlines(), 1):
         try:
@@ -120,7 +120,6 @@ def _write_arrays(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
 
 
 def _write_array(tensor: torch.Tensor, path: Path) -> None:
-    numpy = extra("numpy", f"writing {path.suffix} files")
     array = array_of(tensor)
     if path.suffix == ".npy":
         numpy.save(path, array)
@@ -130,3 +129,6 @@ def _write_array(tensor: torch.Tensor, path: Path) -> None:
         # A number a line, with the digits that restore it.
         digits = {"float16": 5, "float32": 9}.get(str(array.dtype), 17)
         numpy.savetxt(path, array.reshape(-1), fmt=f"%.{digits}g" if array.dtype.kind == "f" else "%d")
+
+
+__all__ = ["convert"]

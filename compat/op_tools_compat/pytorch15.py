@@ -1,4 +1,4 @@
-"""The dumper of PyTorch 1.5 for Ascend (torch.utils.dumper): ``from op_tools.compat.pytorch15 import dumper``.
+"""The dumper of PyTorch 1.5 for Ascend (torch.utils.dumper): ``from op_tools_compat.pytorch15 import dumper``.
 
 Writes every operator and every autograd node with inputs and outputs to a .h5 file, or those only whose results overflow; or
 replaces the inputs of operators by those of another run's file.
@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-from .._base.core import Call, Error, log_warn
-from .._tools.tool import Hook, HookScope
-from ..formats._files import extra
-from ..formats._h5 import Entry, H5Writer, entries, ir_name_of
-from ..formats._model import ForeignTensor, leaves
-from ..formats._values import load_values
+from op_tools import Call, Error, Hook, HookScope
+from op_tools._base.core import log_warn
+from op_tools.formats import ForeignTensor, load_values
+from op_tools.formats._model import leaves
+
 from ._align import align
+from ._h5 import Entry, H5Writer, entries, ir_name_of
 
 # Operators that are no computation.
 _NOT_DUMPED = frozenset(("aten::_to_copy", "aten::_local_scalar_dense", "aten::detach", "aten::lift_fresh"))
@@ -64,7 +64,7 @@ def dumper(
         did, and `loaded` the entries that were used.
 
     Raises:
-        op_tools.Error: h5py or torch_npu is needed and not there, or the file to load cannot be read.
+        op_tools.Error: torch_npu is needed and not there, or the file to load cannot be read.
     """
     return Dumper(check_overflow, dump_path, load_file_path, use_load, load_with_acl_dump)
 
@@ -83,7 +83,6 @@ class Dumper:
     def __init__(
         self, check_overflow: bool, dump_path: str, load_file_path: str, use_load: bool, load_with_acl_dump: bool
     ) -> None:
-        extra("h5py", "the dumper of PyTorch 1.5")
         if use_load and not load_file_path:
             raise Error("dumper: use_load=True needs load_file_path")
         self.check_overflow = check_overflow
@@ -230,7 +229,7 @@ class _Nodes(Hook):
                 log_warn(f"dumper: {kind} is not dumped: {error}")
 
 
-_WATCHED = "op_tools.compat.pytorch15"
+_WATCHED = "op_tools_compat.pytorch15"
 
 
 def _saved_by_node() -> dict[str, Any]:

@@ -19,10 +19,11 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..._base.core import Call, Error, log_warn
-from ..._tools.tool import Hook, HookScope
-from ...formats._names import METHODS, their_name
-from ...formats._troubleshooter_writer import ApiDumpWriter
+import op_tools
+from op_tools import Call, Error, Hook, HookScope
+from op_tools._base.core import log_warn
+from op_tools.formats._names import METHODS, their_name
+from op_tools.formats._troubleshooter_writer import ApiDumpWriter
 
 # Calls that the tool does not dump: reading of elements and properties, copies, new tensors.
 _LEFT_OUT = frozenset(
@@ -290,7 +291,7 @@ class Dumping(Hook):
             frame = frame.f_back
         while frame is not None:
             path = frame.f_code.co_filename
-            is_torch = any(folder in path for folder in _TORCH_FOLDERS) or path.startswith(_OURS)
+            is_torch = any(folder in path for folder in _TORCH_FOLDERS) or path.startswith(_OUR_FOLDERS)
             if not (is_torch and (self._settings is None or self._settings.filter_stack)):
                 code = linecache.getline(path, frame.f_lineno).strip()
                 lines.append(f"File {path}, line {frame.f_lineno}, in {frame.f_code.co_name}, \n {code}")
@@ -300,7 +301,7 @@ class Dumping(Hook):
 
 # Between the program's line and the hook: how torch hands a function to modes.
 _BETWEEN = (__file__, "/torch/overrides.py", "/torch/nn/functional.py", "/torch/functional.py", "/torch/_tensor.py")
-_OURS = str(Path(__file__).resolve().parents[2])
+_OUR_FOLDERS = (str(Path(__file__).resolve().parents[1]), str(Path(op_tools.__file__).resolve().parent))
 
 
 def _own_rank() -> int:

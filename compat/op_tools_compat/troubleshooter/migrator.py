@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from ..._base.checks import checked_choice
-from ..._base.core import Error
-from ...formats._troubleshooter_writer import STATISTICS
+from op_tools import Error
+from op_tools._base.checks import checked_choice
+from op_tools.formats._troubleshooter_writer import STATISTICS
+
 from ._compare import compare
 from ._dump import Dumping, Settings
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from .._base.core import Error, Recording
-from .._base.declared import CallVerdict
-from .._runs.comparison import RankComparison, RunsComparison
-from .._tools.record import RecordedCalls, RecordedTensor
-from ..formats._names import their_name
-from .troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, nine_digits, write_tables
+from op_tools import RankComparison, RecordedTensor, RunsComparison
+from op_tools._base.core import Recording
+from op_tools._base.declared import CallVerdict
+from op_tools._tools.record import RecordedCalls
+from op_tools.formats._names import their_name
 
-FORMATS = ("msprobe", "troubleshooter")
+from .troubleshooter._compare import BACKWARD, FORWARD, MAPPING, STATISTICS, nine_digits, write_tables
 
 _MSPROBE = (
     "NPU Name,Bench Name,NPU Dtype,Bench Dtype,NPU Tensor Shape,Bench Tensor Shape,NPU Requires_grad,Bench Requires_grad,"
@@ -130,7 +128,13 @@ def _rows_of_rank(rank: RankComparison, *, each_step: bool) -> Iterator[_Row]:
     return (_Row(rank, number, a, b) for number in range(len(rank.rows)))
 
 
-def _write_msprobe(comparison: RunsComparison, path: Path) -> None:
+def write_msprobe(comparison: RunsComparison, path: Path) -> None:
+    """Writes a comparison in the columns of msprobe's, with all digits; A is its Bench.
+
+    Args:
+        comparison: the comparison.
+        path: the file; of several steps or ranks a file each, with their numbers in its name.
+    """
     for rank in comparison.ranks:
         steps: dict[int, list[list[str]]] = {}
         for row in _rows_of_rank(rank, each_step=True):
@@ -151,7 +155,13 @@ def _troubleshooter_row(pair: tuple[str, _Placed | None, _Placed | None, str, st
     return [*names, *shapes, ", ".join(nine_digits(one, 5) for one in differences)]
 
 
-def _write_troubleshooter(comparison: RunsComparison, folder: Path) -> None:
+def write_troubleshooter(comparison: RunsComparison, folder: Path) -> None:
+    """Writes a comparison as the tables of troubleshooter's api_dump_compare, with all digits; A is its ORIGIN.
+
+    Args:
+        comparison: the comparison.
+        folder: the folder of the tables.
+    """
     titles = ["ORIGIN NET (pytorch)", "TARGET NET (pytorch)"]
     for rank in comparison.ranks:
         steps: dict[int, dict[str, list[list[str]]]] = {}
@@ -165,21 +175,3 @@ def _write_troubleshooter(comparison: RunsComparison, folder: Path) -> None:
         header = [*titles, "shape of orig", "shape of target", *STATISTICS]
         ordered = [tables for _, tables in sorted(steps.items())]
         write_tables(folder if rank.rank == 0 else folder / f"rank{rank.rank}", titles, header, ordered)
-
-
-def write_table(comparison: RunsComparison, path: str | os.PathLike[str], form: str) -> None:
-    """Writes a comparison in the columns of another tool, with all digits.
-
-    Args:
-        comparison: the comparison.
-        path: msprobe: the file (of several steps or ranks a file each, with their numbers in its name); troubleshooter: the
-            folder of its tables. A is msprobe's Bench and troubleshooter's ORIGIN.
-        form: of FORMATS.
-
-    Raises:
-        op_tools.Error: it cannot be written.
-    """
-    try:
-        (_write_msprobe if form == "msprobe" else _write_troubleshooter)(comparison, Path(path))
-    except OSError as error:
-        raise Error(f"{error.filename}: {error.strerror}") from None

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy
 import torch
 
-from .._base.core import Error, describe
-from ._files import extra, tensor_of
-from ._model import Dump, ForeignCall, ForeignTensor, Missing, tensors_in
-from ._names import aten_name
+from op_tools import Error
+from op_tools._base.core import describe
+from op_tools.formats import Dump, ForeignCall, ForeignTensor, Missing
+from op_tools.formats._files import tensor_of
+from op_tools.formats._model import tensors_in
+from op_tools.formats._names import aten_name
 
 # The attribute DataType, and the form in the file: float16 as float32, bytes and booleans as int8.
 _DTYPES = {
@@ -46,7 +50,6 @@ def h5_files(path: Path) -> list[Path]:
 @contextmanager
 def opened(path: Path | str, mode: str = "r") -> Iterator[Any]:
     """An .h5 file; failures of h5py are Errors that name it."""
-    h5py = extra("h5py", "a .h5 file")
     try:
         with h5py.File(path, mode) as file:
             yield file
@@ -58,7 +61,6 @@ def opened(path: Path | str, mode: str = "r") -> Iterator[Any]:
 
 def _child(group: Any, name: str, where: str) -> Any:
     """A member of a group; links, which may lead to other files, are refused."""
-    h5py = extra("h5py", "a .h5 file")
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
         raise Error(f"{where}/{name}: is a link, perhaps to another file; it is not read")
     return group[name]
@@ -77,7 +79,7 @@ def read(path: Path) -> Dump:
     """Reads a file, or the files of a folder as steps.
 
     Raises:
-        op_tools.Error: it is damaged, or h5py is not installed.
+        op_tools.Error: it is damaged.
     """
     calls: list[ForeignCall] = []
     problems: list[str] = []
@@ -151,7 +153,9 @@ def _value_of_dataset(data: Any, role: str, place: str, where: str) -> Any:
     kind = _attribute(data, "Type", TENSOR)
     if kind in (TENSOR, TENSORS):
         dtype = _DTYPES.get(_attribute(data, "DataType", -1))
-        return ForeignTensor(role, place, str(dtype or ""), tuple(int(size) for size in data.shape), values=where)
+        return ForeignTensor(
+            role, place, str(dtype or ""), tuple(int(size) for size in data.shape), values=where, load=load_place
+        )
     if (kind not in _NUMBERS and kind not in (*_INTEGERS, DTYPE)) or data.size > 64:
         return Missing(f"a value of Type {kind}")
     numbers = [one.item() for one in data[()].reshape(-1)]
@@ -190,6 +194,15 @@ def load_dataset(file: str, key: str) -> torch.Tensor:
         value = tensor_of(data[()], f"{file}!{key}") if data.shape else tensor_of(data[...], f"{file}!{key}")
         dtype = _DTYPES.get(_attribute(data, "DataType", -1))
     return value if dtype is None else value.to(dtype)
+
+
+def load_place(place: str) -> torch.Tensor:
+    """The values of a ForeignTensor of this format: "FILE.h5!/op/1/input/self"."""
+    file, _, key = place.partition("!")
+    return load_dataset(file, key)
+
+
+FORMAT = (h5_files, read)  # as in _FORMATS of op_tools/formats
 
 
 # --- Calls ---
@@ -328,7 +341,6 @@ def write_tensor(group: Any, name: str, tensor: torch.Tensor, kind: int) -> bool
     plain = tensor.detach().cpu().contiguous()
     stored = plain.to(_STORED.get(plain.dtype, plain.dtype))
     data = group.create_dataset(name, data=stored.resolve_conj().resolve_neg().numpy())
-    numpy = extra("numpy", "a .h5 file")
     device = {"cpu": 0, "cuda": 1}.get(tensor.device.type, 20)
     data.attrs["DeviceType"] = numpy.int32(device)
     data.attrs["DataType"] = numpy.int32(_CODES[tensor.dtype])

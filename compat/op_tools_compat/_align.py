@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from .._base.core import align_keys
+from op_tools._base.core import align_keys
 
 
 def align(keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]) -> list[tuple[int | None, int | None]]:

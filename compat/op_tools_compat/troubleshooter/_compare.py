@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._base.core import Error, log_warn
-from ...formats import Dump, ForeignCall, ForeignTensor, load_values, read_dump
-from ...formats._files import extra
-from ...formats._names import METHODS
+import numpy
+
+from op_tools import Error
+from op_tools._base.core import log_warn
+from op_tools.formats import Dump, ForeignCall, ForeignTensor, load_values, read_dump
+from op_tools.formats._names import METHODS
+
 from .._align import align
 
 MAPPING, FORWARD, BACKWARD = "ts_api_mapping", "ts_api_forward_compare", "ts_api_backward_compare"
@@ -237,7 +240,6 @@ def nine_digits(value: float, digits: int) -> str:
 def _compare_values(a: ForeignTensor | None, b: ForeignTensor | None, tolerance: _Tolerance) -> tuple[list[str], bool]:
     if a is None or b is None:
         return ["False", "0.00%", "nan", "nan, nan"], False
-    numpy = extra("numpy", "api_dump_compare")
     first, other = (load_values(tensor).double().numpy() for tensor in (a, b))
     if first.shape != other.shape:
         return ["Shape is inconsistent", "0.00%", "nan", "nan, nan"], False
@@ -269,7 +271,6 @@ def _both(a: ForeignTensor | None, b: ForeignTensor | None, which: str) -> str:
 
 
 def _cosine(a: Any, b: Any) -> float:
-    numpy = extra("numpy", "api_dump_compare")
     norms = float(numpy.linalg.norm(a)), float(numpy.linalg.norm(b))
     tiny = float(numpy.finfo(float).eps)
     if max(norms) <= tiny:
