@@ -170,7 +170,8 @@ class Tool(Switch):
 
     def _add_beside(self, watch: Watch, level: str) -> Callable[[Coverage], None]:
         """The watch's knowledge, for the account of a run; holds no tool, which holds the run."""
-        sees_threads = bool(self._arguments.get("all_threads", switched("OP_TOOLS_ALL_THREADS")))
+        variables = {option.name: option.variable for option in self._options()}
+        sees_threads = bool(self._arguments.get("all_threads", switched(variables["all_threads"])))
         return lambda account: watch.add_to(account, sees_threads=sees_threads, sees_scripts=level == "aten")
 
     def _open(self) -> tuple[CoreHook, Scope] | None:
@@ -327,7 +328,7 @@ class OpCapture(Tool):
         super().__init__(**options)
 
     def result(self) -> CaptureResult:
-        """The saved calls of the last run so far. Call flush() first to count what is on disk."""
+        """The saved calls of the last run so far. Call flush() first to count the calls on disk."""
         report = self._report_and_coverage()
         return CaptureResult(**{**report, "rows": [CaptureRow(**row) for row in report["rows"]]})
 

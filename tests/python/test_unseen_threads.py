@@ -50,8 +50,12 @@ def test_what_they_call_while_no_tool_is_on_is_not_counted(tmp_path):
     assert tool.coverage().threads == later.coverage().threads == 0
 
 
-def test_a_tool_that_sees_all_threads_counts_none(tmp_path):
-    with op_tools.OpOverflowCheck(output_dir=tmp_path, level="aten", all_threads=True) as tool:
+@pytest.mark.parametrize("by", ["argument", "variable"])
+def test_a_tool_that_sees_all_threads_counts_none(by, tmp_path, monkeypatch):
+    if by == "variable":
+        monkeypatch.setenv("OP_OVERFLOW_CHECK_ALL_THREADS", "1")
+    options = {"all_threads": True} if by == "argument" else {}
+    with op_tools.OpOverflowCheck(output_dir=tmp_path, level="aten", **options) as tool:
         EARLIER.submit(work).result()
     assert tool.coverage().threads == 0 and tool.coverage().seen > OPERATORS / 2
 
