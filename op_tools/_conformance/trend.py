@@ -1,4 +1,4 @@
-"""Two results of one list: what became wrong, what was repaired, what takes longer."""
+"""Two results of the same list: the cases that became wrong, that were repaired, that take longer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Slower:
 
 @dataclass
 class Trend:
-    """What a new result shows beside an old one."""
+    """The differences of a new result from an old result."""
 
     regressions: list[Change] = field(default_factory=list)
     repaired: list[Change] = field(default_factory=list)

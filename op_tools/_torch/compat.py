@@ -1,4 +1,4 @@
-"""Gaps between the versions of torch, for Python; those of C++ are in src/compat. Each says what is missing, and since when it is there."""
+"""Gaps between the versions of torch, for Python; those of C++ are in src/compat. Each names the missing function, and the first version that has it."""
 
 from __future__ import annotations
 

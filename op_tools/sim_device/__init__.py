@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -205,6 +206,21 @@ def is_rounding() -> bool:
     return _sim.is_rounding()
 
 
+@contextmanager
+def rounding(on: bool = True) -> Iterator[None]:
+    """Kernels round in the `with` block as `set_rounding(on)` says, and behind it as before.
+
+    Args:
+        on: as of set_rounding().
+    """
+    before = is_rounding()
+    set_rounding(on)
+    try:
+        yield
+    finally:
+        set_rounding(before)
+
+
 def statistics(device: int = 0) -> dict[str, int]:
     """Counts of the simulated devices.
 
@@ -228,6 +244,7 @@ __all__ = [
     "is_rounding",
     "latency",
     "library",
+    "rounding",
     "set_asynchronous",
     "set_rounding",
     "statistics",

@@ -16,7 +16,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -357,20 +357,13 @@ def train(
     return outcome
 
 
-@contextlib.contextmanager
-def rounding(device: str) -> Iterator[None]:
+def rounding(device: str) -> contextlib.AbstractContextManager[None]:
     """The simulated device rounds otherwise than the CPU, as other hardware does by itself."""
     if device != "sim":
-        yield
-        return
+        return contextlib.nullcontext()
     import op_tools.sim_device as sim
 
-    before = sim.is_rounding()
-    sim.set_rounding(True)
-    try:
-        yield
-    finally:
-        sim.set_rounding(before)
+    return sim.rounding()
 
 
 def main() -> int:

@@ -104,18 +104,6 @@ os.environ["OP_TOOLS_LOG_LEVEL"] = "warn"  # for fixtures that run before _own_w
 OURS = ("OP_", "AUTOCOMPARE_", "RANK")
 
 
-@contextlib.contextmanager
-def rounding(on=True):
-    """The simulated device, which the test's file imports, rounds otherwise than the CPU."""
-    sim = sys.modules["op_tools.sim_device"]
-    before = sim.is_rounding()
-    sim.set_rounding(on)
-    try:
-        yield
-    finally:
-        sim.set_rounding(before)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _threads_of_autograd():
     """Autograd's thread for a device takes the number of threads that is set when it first asks, and keeps it: not that

@@ -4,7 +4,6 @@ import op_tools.sim_device as sim  # isort: skip  (before the first backward pas
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import rounding
 from torch import nn
 
 import op_tools
@@ -315,7 +314,7 @@ def adam_of_single_tensors(parameters):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_second_moment_with_a_wrong_element_is_named(level, tmp_path):
     """The gradient, whose square is added, is many times larger than the sum: it explains no difference of that size."""
-    with rounding(), sim.fault("element", ops="aten::addcmul_", call=1, scale=2.0):
+    with sim.rounding(), sim.fault("element", ops="aten::addcmul_", call=1, scale=2.0):
         small = {"loss_a": lambda y: square(y) * 1e-4, "loss_b": lambda y: square(y) * 1e-4}
         first = compared(tmp_path, level, optimizer=adam_of_single_tensors, **small).ranks[0].first
     assert first is not None and first.op.endswith("addcmul_") and first.verdict == "born here"
@@ -331,7 +330,7 @@ def test_a_quotient_by_a_number_may_differ_no_more_than_its_dividend(level, tmp_
     def of_means(y):
         return y.mean(1).square().mean()
 
-    with rounding(), sim.fault("scale", ops="aten::div.Tensor", call=1, scale=1.01):
+    with sim.rounding(), sim.fault("scale", ops="aten::div.Tensor", call=1, scale=1.01):
         first = compared(tmp_path, level, make=wide, loss_a=of_means, loss_b=of_means).ranks[0].first
     assert first is not None and first.op in ("torch.Tensor.mean", "aten::div.Scalar", "aten::div.Tensor")
     assert first.verdict == "born here" and first.limit < 1e-3
@@ -342,6 +341,6 @@ def test_a_running_mean_that_is_rounding_alone_is_no_fault(level, tmp_path):
     def normalised_twice():
         return [nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6), nn.Mish())]
 
-    with rounding():
+    with sim.rounding():
         comparison = compared(tmp_path, level, make=normalised_twice, optimizer=adam)
     assert comparison.agrees, comparison.table()

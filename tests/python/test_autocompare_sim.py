@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import rounding
 from models import MODELS, OPTIMIZERS, ResNet, digits
 from torch import nn
 
@@ -618,7 +617,7 @@ def test_a_gradient_made_of_a_result_next_to_a_bound_is_judged_by_the_result_s_r
     for seed in range(30):
         x = torch.randn(2, (3, 16)[seed % 2], generator=torch.Generator().manual_seed(seed)) * (1, 4, 9)[seed % 3]
         x = x.to(dtype).to("sim").requires_grad_()
-        with rounding(), op_tools.OpAutoCompare(level="torch") as tool:
+        with sim.rounding(), op_tools.OpAutoCompare(level="torch") as tool:
             result = program(x)
             result.backward(torch.ones_like(result))
         assert tool.result().failures == [], seed
@@ -630,7 +629,7 @@ def test_a_gradient_made_of_a_result_next_to_a_bound_is_judged_by_the_result_s_r
 @pytest.mark.parametrize("op", ["tanh", "sigmoid"])
 def test_a_wrong_gradient_made_of_a_result_is_named(op, dtype):
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1)).to(dtype).to("sim").requires_grad_()
-    with rounding(), op_tools.OpAutoCompare(level="torch") as tool:
+    with sim.rounding(), op_tools.OpAutoCompare(level="torch") as tool:
         result = getattr(torch, op)(x)
         with sim.fault("scale", ops=f"aten::{op}_backward", scale=1.05) as fault:
             result.backward(torch.ones_like(result))

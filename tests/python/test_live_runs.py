@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import rounding
 from torch import nn
 
 import op_tools
@@ -314,7 +313,7 @@ def test_a_step_is_compared_with_the_steps_of_a_until_then(tmp_path):
     recorded = op_tools.OpRecord(output_dir=tmp_path / "a", level="aten")
     trains("cpu", recorded)
     against = op_tools.OpAgainst(recorded.result().path, output_dir=tmp_path)
-    with rounding():
+    with sim.rounding():
         trains("sim", against)
     assert against.result().ok, against.result()
     whole = op_tools._base.core.read_recording(recorded.result().path)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import rounding
 from test_record_modules import trained
 from torch import nn
 
@@ -261,7 +260,7 @@ def compared(tmp_path):
 
     def compare(method=torch.optim.AdamW, **fault):
         iteration(tmp_path / "a", "cpu", method)
-        with rounding():
+        with sim.rounding():
             iteration(tmp_path / "b", "sim", method, **fault)
         return compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
 
@@ -326,7 +325,7 @@ def test_gradients_are_read_again_after_operators_that_no_counter_shows(tmp_path
 
 def test_a_gradient_off_by_a_hundredth_is_named_though_single_elements_could_have_jumped(tmp_path):
     smooth_iteration(tmp_path / "a", "cpu")
-    with rounding(), sim.fault("scale", ops="aten::elu_backward", scale=1.01):
+    with sim.rounding(), sim.fault("scale", ops="aten::elu_backward", scale=1.01):
         smooth_iteration(tmp_path / "b", "sim")
     report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert report.exit_status == 1 and report.first.op == "optimizer:SGD", report.table()
@@ -341,7 +340,7 @@ def test_a_weight_that_is_written_between_two_steps_is_named(tmp_path):
             torch._foreach_add_([model[3].bias.detach()], 0.02)  # moves no counter
 
     for name, device in (("a", "cpu"), ("b", "sim")):
-        with rounding():
+        with sim.rounding():
             smooth_iteration(tmp_path / name, device, torch.optim.RMSprop, change)
     report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert report.exit_status == 1, report.table()
@@ -349,7 +348,7 @@ def test_a_weight_that_is_written_between_two_steps_is_named(tmp_path):
 
 def test_iterations_that_round_otherwise_agree(tmp_path):
     smooth_iteration(tmp_path / "a", "cpu")
-    with rounding():
+    with sim.rounding():
         smooth_iteration(tmp_path / "b", "sim")
     report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
     assert report.exit_status == 0, report.table()

@@ -3,15 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import rounding
 
 import op_tools
-import op_tools.sim_device
+import op_tools.sim_device as sim
 
 
 @pytest.fixture(autouse=True)
 def _rounding():
-    with rounding():
+    with sim.rounding():
         yield
 
 
@@ -115,7 +114,7 @@ def test_what_is_computed_in_float32_is_rounded_to_16_bits_once(name, dtype):
 
 
 def test_sums_run_in_another_order():
-    with rounding(on=False):
+    with sim.rounding(on=False):
         right = (X.to("sim") @ W.to("sim").T).cpu()
     off = ((X.to("sim") @ W.to("sim").T).cpu() - right).abs() / right.abs()
     assert off.max() > 4 * torch.finfo(torch.float32).eps  # more than a last bit, where terms cancel
@@ -128,7 +127,7 @@ def test_results_keep_their_bounds():
 
 
 def test_random_numbers_are_the_same():
-    with rounding(on=False):
+    with sim.rounding(on=False):
         torch.manual_seed(3)
         right = torch.rand(8, device="sim"), F.dropout(X.to("sim"), 0.3)
     torch.manual_seed(3)
