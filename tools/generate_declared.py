@@ -1,6 +1,7 @@
 """Writes the files that follow from the declarations of options and rows in C++: op_tools/_base/declared.py (types for checkers, and
-the row classes) and the tables between markers in docs/*.md; and src/base/other_names.cpp, the names under which torch has the
-same function twice. Run it after changing a declaration and building:
+the row classes) and src/base/other_names.cpp, the names under which torch has the same function twice. And the tables between markers in
+the pages: of tools, options, columns, variables, commands with their arguments, and folders. Run it after changing a declaration and
+building:
 
 python tools/generate_declared.py          writes
 python tools/generate_declared.py --check  exit status 1 when a file is outdated
@@ -9,14 +10,17 @@ python tools/generate_declared.py --check  exit status 1 when a file is outdated
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
+import os
 import re
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "python")]
 if "op_tools" not in sys.modules:
     # The package itself may need the files that are about to be written: only its parts are imported that do not.
     import torch  # noqa: F401  (loads the libraries that the extension needs)
@@ -24,15 +28,21 @@ if "op_tools" not in sys.modules:
     package = sys.modules["op_tools"] = types.ModuleType("op_tools")
     package.__path__ = [str(ROOT / "op_tools")]
 
+from folders import MAY_IMPORT, ROOMS  # noqa: E402
+
 from op_tools._base import core  # noqa: E402
 from op_tools._base.tool_descriptions import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
 
 DECLARED = ROOT / "op_tools" / "_base" / "declared.py"
 OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
-# enumeration of the account of a run.
-_BLOCK = re.compile(r"<!-- (options|columns|tokens): (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+# enumeration of the account of a run; "arguments: conformance run, conformance gen" those of both commands.
+_BLOCK = re.compile(
+    r"<!-- (options|columns|tokens|tools|variables|commands|arguments|folders): ([\w, -]+?) -->\n.*?<!-- end -->",
+    re.DOTALL,
+)
 _HEAD = '''"""The options of each tool, and the rows of its result. Made by tools/generate_declared.py from the declarations in
 C++: do not edit."""
 
@@ -117,19 +127,7 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") or " " for cell in row) + " |" for row in cells)
 
 
-def _block(kind: str, name: str) -> str:
-    if kind == "tokens":
-        return _table(["word", "meaning"], [[f"`{one}`", meaning] for one, meaning in core.coverage_tokens()[name]])
-    if kind == "columns" and name == "Coverage":
-        fields = [[f"`{one}`", f"`{kind}`", meaning] for one, kind, meaning in core.coverage_fields()]
-        return _table(["field", "type", "meaning"], fields)
-    if kind == "columns":
-        of_tools = [row for one in kinds().values() for row in one.rows]
-        (row,) = (row for row in (*of_tools, *further_rows()) if row.name == name)
-        return _table(
-            ["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.help] for one in row.columns]
-        )
-    options = hook_options() if name == "all" else kinds()[name].own_options
+def _options_table(name: str) -> str:
     return _table(
         ["argument", "variable", "meaning", "default"],
         [
@@ -139,33 +137,222 @@ def _block(kind: str, name: str) -> str:
                 option.help,
                 option.default,
             ]
-            for option in options
+            for option in (hook_options() if name == "all" else kinds()[name].own_options)
         ],
     )
 
 
-def page_text(text: str) -> str:
-    """A page with its blocks as they are now."""
-    return _BLOCK.sub(
-        lambda found: f"<!-- {found[1]}: {found[2]} -->\n{_block(found[1], found[2])}\n<!-- end -->", text
+def _columns_table(name: str) -> str:
+    if name == "Coverage":
+        fields = [[f"`{field}`", f"`{kind}`", meaning] for field, kind, meaning in core.coverage_fields()]
+        return _table(["field", "type", "meaning"], fields)
+    of_tools = [row for kind in kinds().values() for row in kind.rows]
+    (row,) = (row for row in (*of_tools, *further_rows()) if row.name == name)
+    columns = [[f"`{column.name}`", f"`{column.type}`", column.help] for column in row.columns]
+    return _table(["column", "type", "meaning"], columns)
+
+
+def _tokens_table(name: str) -> str:
+    tokens = [[f"`{token}`", meaning] for token, meaning in core.coverage_tokens()[name]]
+    return _table(["word", "meaning"], tokens)
+
+
+# --- Tools, variables, commands ------------------------------------------------------------------------------------------
+
+
+def _package() -> None:
+    """Imports the package as it is, with the files that have been written."""
+    if not hasattr(sys.modules["op_tools"], "__file__"):
+        del sys.modules["op_tools"]
+        importlib.import_module("op_tools")
+
+
+def _link(page: Path, target: Path | None) -> str:
+    """To another page."""
+    return f"[page]({os.path.relpath(target, page.parent)})" if target not in (None, page) else ""
+
+
+def _tools_table(page: Path, places: Mapping[tuple[str, str], Path]) -> str:
+    classes = importlib.import_module("op_tools._tools.tool_classes").tool_classes()
+    return _table(
+        ["tool", "flag", "variables", "effect", "options"],
+        [
+            [
+                f"`{name}`",
+                f"`--{kind.flag}`",
+                f"`{kind.prefix}`",
+                (classes[name].__doc__ or "").partition("\n")[0].rstrip("."),
+                _link(page, places.get(("options", name))) or "below",
+            ]
+            for name, kind in kinds().items()
+        ],
     )
 
 
-def documented_tools(pages: Iterable[str]) -> set[str]:
-    """The tools whose options stand in any of these pages."""
-    return {found[2] for page in pages for found in _BLOCK.finditer(page) if found[1] == "options"}
+def _variables_table() -> str:
+    """Those that are no option of a tool."""
+    of_options = {option.variable for kind in kinds().values() for option in kind.options}
+    of_options |= {option.variable for option in hook_options()}
+    rows = []
+    for variable in core.variables():
+        if variable["name"] not in of_options:
+            of_operator = f"; `LINEAR_{variable['name']}`: of that operator" if variable["per_operator"] else ""
+            rows.append([f"`{variable['name']}`", variable["help"] + of_operator])
+    return _table(["variable", "meaning"], rows)
+
+
+def _below(
+    parser: argparse.ArgumentParser, words: str, effect: str
+) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield words, effect, parser
+    for group in groups:
+        helps = {action.dest: action.help or "" for action in group._choices_actions}
+        for name, command in group.choices.items():
+            yield from _below(command, f"{words} {name}".strip(), helps[name])
+
+
+def commands() -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """The line of help and the parser of each command: "one-iter save"."""
+    _package()
+    parser = importlib.import_module("op_tools._commands.command_line").parser_of()
+    return {words: (effect, command) for words, effect, command in _below(parser, "", "")}
+
+
+def _argument(action: argparse.Action) -> str:
+    """An argument as a command line has it: -o, --output FILE."""
+    names = [action.metavar] if isinstance(action.metavar, str) else list(action.metavar or [])
+    if not names and action.nargs != 0:
+        choices = [str(choice) for choice in action.choices or ()]
+        names = choices if len(choices) == 1 else [action.dest.upper() if action.option_strings else action.dest]
+    value = " ".join(names) + (" ..." if action.nargs in ("+", "*", argparse.REMAINDER) else "")
+    return f"`{' '.join(filter(None, [', '.join(action.option_strings), value]))}`"
+
+
+def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    text = parser._get_formatter()._expand_help(action) if action.help else ""
+    choices = [f"`{choice}`" for choice in action.choices or ()]
+    return ": ".join(filter(None, [text.replace("<", "\\<"), ", ".join(choices) if len(choices) > 1 else ""]))
+
+
+def _arguments_of(command: str) -> Iterator[tuple[str, str]]:
+    """Argument and meaning. Of `run` and `env` the flags and the options of tools stand in tables of their own."""
+    of_tools = {f"--{kind.flag}" for kind in kinds().values()} if command in ("run", "env") else set()
+    _, parser = commands()[command]
+    for action in parser._actions:
+        is_of_tool = ":" in action.dest or of_tools.intersection(action.option_strings)
+        if action.help != argparse.SUPPRESS and not is_of_tool and "--help" not in action.option_strings:
+            yield _argument(action), _meaning(action, parser)
+
+
+def _arguments_table(names: str) -> str:
+    listed = names.split(", ")
+    having: dict[tuple[str, str], list[str]] = {}
+    for name in listed:
+        for row in _arguments_of(name):
+            having.setdefault(row, []).append(name)
+    if len(listed) == 1:
+        return _table(["argument", "meaning"], [list(row) for row in having])
+    rows = [[*row, "each" if of == listed else ", ".join(f"`{name}`" for name in of)] for row, of in having.items()]
+    return _table(["argument", "meaning", "of"], rows)
+
+
+def _commands_table(page: Path, places: Mapping[tuple[str, str], Path]) -> str:
+    return _table(
+        ["command", "effect", "arguments"],
+        [
+            [f"`op-tools {name}`", effect, _link(page, places.get(("arguments", name))) or "below"]
+            for name, (effect, _) in commands().items()
+        ],
+    )
+
+
+# --- Folders -------------------------------------------------------------------------------------------------------------
+
+
+def _content_of(folder: Path) -> str:
+    """The first paragraph of the docstring of a folder of the package, or of its only file."""
+    file = folder / "__init__.py"
+    if not file.exists():
+        (file,) = folder.glob("*.py")
+    return " ".join(
+        (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0].split()
+    ).rstrip(".")
+
+
+def _folders_table(name: str) -> str:
+    """By the height at which a folder stands; of the folders that it uses those that no other of them uses."""
+    if name == "src":
+        folders = {room: (description.content, description.may_include) for room, description in ROOMS.items()}
+        shown = {"src": "src", "bindings": "bindings", "run_op_from_data": "tools/run_op_from_data"}
+    else:
+        folders = {folder: (_content_of(ROOT / name / folder), below) for folder, below in MAY_IMPORT.items()}
+        shown = {}
+
+    def height(folder: str) -> int:
+        return max((height(below) + 1 for below in folders[folder][1]), default=0)
+
+    rows = []
+    for folder in sorted(folders, key=height):
+        content, uses = folders[folder]
+        nearest = sorted(uses - {deeper for other in uses for deeper in folders[other][1]})
+        path = shown.get(folder, f"{name}/{folder}")
+        rows.append([f"`{path}`", content, ", ".join(f"`{other}`" for other in nearest)])
+    return _table(["folder", "content", "stands on"], rows)
+
+
+def _block(kind: str, name: str, page: Path, places: Mapping[tuple[str, str], Path]) -> str:
+    if kind == "tools":
+        return _tools_table(page, places)
+    if kind == "commands":
+        return _commands_table(page, places)
+    tables = {"options": _options_table, "columns": _columns_table, "tokens": _tokens_table}
+    tables |= {"variables": lambda _: _variables_table(), "arguments": _arguments_table, "folders": _folders_table}
+    return tables[kind](name)
+
+
+def blocks(pages: Mapping[Path, str]) -> dict[tuple[str, str], Path]:
+    """In which page the table of a kind and name stands; a table of several commands is a table of each."""
+    return {
+        (block[1], name): page
+        for page, text in pages.items()
+        for block in _BLOCK.finditer(text)
+        for name in block[2].split(", ")
+    }
+
+
+def page_text(page: Path, text: str, places: Mapping[tuple[str, str], Path]) -> str:
+    """A page with its tables as they are now."""
+    return _BLOCK.sub(
+        lambda block: f"<!-- {block[1]}: {block[2]} -->\n{_block(block[1], block[2], page, places)}\n<!-- end -->", text
+    )
+
+
+def page_texts() -> dict[Path, str]:
+    """All pages, as they are."""
+    return {page: page.read_text(encoding="utf-8") for page in PAGES}
+
+
+def _differing(wanted: Mapping[Path, str]) -> list[Path]:
+    return [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def stale(*, write: bool) -> list[Path]:
     """Outdated files; with `write` they are written anew."""
-    wanted = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        wanted[page] = page_text(page.read_text(encoding="utf-8"))
-    outdated = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if write:
-        for path in outdated:
-            path.write_text(wanted[path], encoding="utf-8")
-    return outdated
+    sources = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
+    outdated = _differing(sources)
+    if outdated and not write:
+        return outdated  # the package, which the pages describe, needs them
+    for path in outdated:
+        path.write_text(sources[path], encoding="utf-8")
+    pages = page_texts()
+    places = blocks(pages)
+    wanted = {page: page_text(page, text, places) for page, text in pages.items()}
+    outdated_pages = _differing(wanted)
+    for page in outdated_pages if write else ():
+        page.write_text(wanted[page], encoding="utf-8")
+    return outdated + outdated_pages
 
 
 def main() -> int:

@@ -109,7 +109,9 @@ def add(commands: Commands) -> None:
         "--observe-detail 2 train.py; "
         "op-tools analyse -i op_observe_result -o out -m dynamic_shape",
     )
-    command.add_argument("-i", "--input", nargs="+", required=True, metavar="PATH", help="folders or files to analyse")
+    command.add_argument(
+        "-i", "--input", nargs="+", required=True, metavar="PATH", help="folders or files; a folder of results for each"
+    )
     command.add_argument("-o", "--output", required=True, metavar="DIR", help="where <input>_analysis is made")
     command.add_argument(
         "-v", "--version", metavar="VERSION", help="the torch that the code is for: noted if it is another"
@@ -122,7 +124,7 @@ def add(commands: Commands) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="sources of libraries that it uses",
+        help="sources of libraries: names are followed through them",
     )
     command.add_argument(
         "-api",
@@ -131,7 +133,7 @@ def add(commands: Commands) -> None:
         nargs="+",
         default=[],
         metavar="CSV",
-        help="full_unsupported_results.csv or framework_unsupported_op.csv of libraries that it uses",
+        help="full_unsupported_results.csv or framework_unsupported_op.csv of libraries: their functions count as unsupported",
     )
     source = command.add_mutually_exclusive_group()
     source.add_argument("--device", metavar="D", help="a device of this machine: cpu, cuda, sim")
@@ -140,7 +142,11 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--rules", nargs="+", default=[], metavar="FILE", help="more rules for advice and affinity (JSON)"
     )
-    command.add_argument("--fix", action="store_true", help="write safe rewrites of rules to fixes.diff")
+    command.add_argument(
+        "--fix",
+        action="store_true",
+        help="also fixes.diff: rewrites that rules mark as safe, for patch -p1; no file is changed",
+    )
     command.add_argument(
         "--detector",
         action="store_true",
@@ -149,7 +155,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--fail-on", choices=("unsupported",), help="exit status 1 when something is not supported")
     command.add_argument("--json", action="store_true", help="also analysis.json")
-    command.add_argument("--sarif", action="store_true", help="also analysis.sarif")
+    command.add_argument("--sarif", action="store_true", help="also analysis.sarif, for code hosts and editors")
     command.add_argument(
         "--jobs", type=int, default=0, metavar="N", help="processes that read files (as many as cores)"
     )

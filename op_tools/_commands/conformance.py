@@ -125,7 +125,12 @@ def _report(options: argparse.Namespace) -> int:
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--device", required=True, metavar="D", help="a device of this machine: cpu, cuda, npu, sim, npu:1")
+    add(
+        "--device",
+        required=True,
+        metavar="D",
+        help="a device of this machine: cpu, npu, npu:1; without an index the workers use all of them",
+    )
     add("-o", "--output", required=True, metavar="DIR", help="the folder of the result")
     add_imports(parser)
     add_selection(parser)
@@ -133,7 +138,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--shard",
         type=_shard,
         metavar="I/N",
-        help="the I-th (from 0) of N parts of about equal cost; into the same DIR or not",
+        help="the I-th (from 0) of N parts of about equal cost, into the same DIR or not; under torchrun each rank is a part",
     )
     add(
         "--jobs",
@@ -163,14 +168,16 @@ def add(commands: Commands) -> None:
         epilog="op-tools conformance run --device npu --import torch_npu -o result; op-tools conformance report before result",
     )
     actions = conformance.add_subparsers(dest="action", required=True)
-    run = actions.add_parser("run", help="judge a device", description="Runs cases on a device and judges each.")
+    run = actions.add_parser(
+        "run", help="judge a device: is every operator right?", description="Runs cases on a device and judges each."
+    )
     _add_work(run)
     run.add_argument("--golden", default="", metavar="DIR", help="judge by the results that gen saved there")
     run.add_argument(
         "--device-config", default="", metavar="FILE", help="known failures of the device (TOML, YAML, JSON)"
     )
     run.add_argument("--method", choices=_METHODS, help="how results are judged (relative)")
-    run.add_argument("--time", action="store_true", help="also measure each case: the median of up to 20 calls")
+    run.add_argument("--time", action="store_true", help="also the median time of up to 20 calls of each case")
     run.set_defaults(run=_run)
     gen = actions.add_parser(
         "gen", help="keep a device's results, to judge others by", description="Runs cases and keeps their results."

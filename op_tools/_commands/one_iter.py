@@ -101,10 +101,14 @@ def add(commands: Commands) -> None:
         epilog="op-tools one-iter save right train.py; op-tools one-iter compare right train.py --device npu",
     )
     works = one_iter.add_subparsers(dest="work_name", required=True)
-    save = works.add_parser("save", help="where it is right", allow_abbrev=False)
+    save = works.add_parser(
+        "save", help="save a training iteration, module by module, where it is right", allow_abbrev=False
+    )
     _add_program(save, "the script, or the module")
     save.set_defaults(run=_save)
-    compare = works.add_parser("compare", help="where it is tested", allow_abbrev=False)
+    compare = works.add_parser(
+        "compare", help="run it where it is tested, and name the first module that differs", allow_abbrev=False
+    )
     compare.add_argument(
         "--tolerance", metavar="FILE", help="by model (YAML or JSON); without: by the effect of rounding"
     )

@@ -90,13 +90,21 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--device", metavar="D", help="where it is wrong (the device on which it was saved)")
     parser.add_argument("--shrink", action="store_true", help="first look for the smallest call that still fails")
-    parser.add_argument("--cpp", action="store_true", help="also the same as a C++ program with its CMakeLists.txt")
+    parser.add_argument(
+        "--cpp",
+        action="store_true",
+        help="also the same as a C++ program with its CMakeLists.txt, built and run if there is a compiler",
+    )
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
     parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
     add_imports(parser)
     add_allow_unseen(parser)
     parser.add_argument(
-        "--load", action="append", default=[], metavar="LIB", help="a library of operators or of a device"
+        "--load",
+        action="append",
+        default=[],
+        metavar="LIB",
+        help="a library of operators or of a device that the script loads",
     )
     parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for a run (60)")

@@ -1,1 +1,1 @@
-"""The tools as classes, and how programs run with them."""
+"""A class for each tool; processes that get the same tools; how a program runs with them."""

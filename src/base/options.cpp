@@ -90,6 +90,9 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR", "as_cuda: packages to which torch.cuda.is_available() says False"},
       {"OP_TOOLS_FAIL_ON_WRONG", "1: with OP_TOOLS, exit status 1 when a tool found something wrong"},
       {"OP_TOOLS_ALLOW_UNSEEN", "1: with OP_TOOLS_FAIL_ON_WRONG, status 0 although most was not looked at"},
+      {"OP_TOOLS_ACCOUNT",
+       "a file that each process with torch makes, with its number behind: the calls that its tools did not see; of "
+       "op-tools bisect"},
       {"OP_TOOLS_BISECT_JOB", "set by op-tools bisect --jobs: the number of a run among those at the same time"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},
@@ -98,6 +101,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_SIM_ROUNDING", "1: the simulated device rounds otherwise than the CPU"},
       {"OP_TOOLS_VENV", "./dev: the virtual environment"},
       {"OP_TOOLS_TORCH", "./dev: the torch to install"},
+      {"OP_TOOLS_EXTRAS", "1: ./dev: also install the libraries of requirements-extras.txt, and a Vulkan device"},
       {"OP_TOOLS_JOBS", "./dev: compilations at once"},
       {"OP_TOOLS_BUILD_DIR", "the tests: where the project was built"},
   };

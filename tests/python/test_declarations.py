@@ -30,8 +30,52 @@ def test_generated_files_are_what_the_declarations_say():
 
 
 def test_the_options_of_every_tool_stand_in_a_page():
-    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
-    assert generator().documented_tools(pages) == {"all", *kinds()}
+    tables = generator().blocks(generator().page_texts())
+    assert {name for kind, name in tables if kind == "options"} == {"all", *kinds()}
+
+
+def test_the_arguments_of_every_command_stand_in_a_page():
+    program = generator()
+    tables = program.blocks(program.page_texts())
+    assert {name for kind, name in tables if kind == "arguments"} == set(program.commands())
+    assert {
+        ("tools", "all"),
+        ("variables", "all"),
+        ("commands", "all"),
+        ("folders", "src"),
+        ("folders", "op_tools"),
+    } <= set(tables)
+
+
+def test_a_row_that_is_gone_from_a_page_is_seen():
+    program = generator()
+    pages = program.page_texts()
+    places = program.blocks(pages)
+    for kind, name, row in [
+        ("tools", "all", "| `OpBlackBox` |"),
+        ("variables", "all", "| `OP_TOOLS_ALLOW_UNSEEN` |"),
+        ("commands", "all", "| `op-tools conformance gen` |"),
+        ("arguments", "compare", "| `--fusions FILE` |"),
+        ("folders", "src", "| `src/blackbox` |"),
+        ("folders", "op_tools", "| `op_tools/_runs` |"),
+    ]:
+        page = places[kind, name]
+        lines = pages[page].splitlines(keepends=True)
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(row))
+        shorter = "".join(lines[:at] + lines[at + 1 :])
+        assert program.page_text(page, shorter, places) == pages[page]
+
+
+def test_the_first_page_has_every_tool():
+    page = (ROOT / "README.md").read_text()
+    assert [name for name in kinds() if f"`{name}`" not in page] == []
+
+
+def test_every_folder_of_the_repository_has_its_row():
+    by_dev = {"build", "dist"}
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._"} - by_dev
+    rows = "".join(re.findall(r"^\| (`[^|]*)\|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert {folder for folder in folders if not re.search(rf"`{re.escape(folder)}[`/]", rows)} == set()
 
 
 @pytest.mark.parametrize("name", kinds())
@@ -60,9 +104,15 @@ def test_every_variable_that_the_sources_name_is_listed():
     listed = {one["name"] for one in op_tools._C.variables()}
     starts = [re.escape(kind.prefix) for kind in kinds().values()]
     pattern = re.compile(rf'"((?:OP_TOOLS|DIPU|AUTOCOMPARE|{"|".join(starts)})_[A-Z_0-9]+|RANK)"')
-    sources = [*ROOT.glob("src/**/*.cpp"), *ROOT.glob("src/**/*.h"), *ROOT.glob("tools/**/*.cpp")]
+    sources = [
+        *ROOT.glob("src/**/*.cpp"),
+        *ROOT.glob("src/**/*.h"),
+        *ROOT.glob("tools/**/*.cpp"),
+        *ROOT.glob("op_tools/**/*.py"),
+    ]
     variables = {name for path in sources for name in pattern.findall(path.read_text())}
-    prefixes = {kind.prefix for kind in kinds().values()} | {"OP_HOOK"}
+    variables |= set(re.findall(r"^(?:Variables:)? +(OP_TOOLS_[A-Z]+) ", (ROOT / "dev").read_text(), re.MULTILINE))
+    prefixes = {kind.prefix for kind in kinds().values()} | {"OP_HOOK", "OP_TOOLS_SIM"}  # the beginnings of several
     assert len(variables) > 15
     assert variables - prefixes <= listed
 

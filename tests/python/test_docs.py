@@ -19,8 +19,7 @@ import op_tools.sim_device
 import op_tools_compat.arrays
 import op_tools_compat.pytorch15
 import op_tools_compat.troubleshooter
-from op_tools._base.tool_descriptions import kinds
-from op_tools._commands.command_line import command_names, parser_of
+from op_tools._commands.command_line import parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -118,14 +117,6 @@ def test_commands_and_flags_exist(page, build_dir):
         words = shlex.split(rest.replace("'", " ").replace('"', " "))
         wrong += [f"{program} {rest}: {word}" for word in unknown_words(program, words, build_dir)]
     assert wrong == []
-
-
-def test_each_command_and_each_prefix_of_variables_is_in_the_interface():
-    text = text_of("docs/interface.md")
-    rows = " ".join(re.findall(r"^\| (`op-tools [^|]*)\|", text, re.MULTILINE))
-    assert [name for name in command_names() if not re.search(rf"\b{name}\b", rows)] == []
-    prefixes = {option.variable.removesuffix("_LIST") for kind in kinds().values() for option in kind.options[:1]}
-    assert [prefix for prefix in sorted(prefixes) if f"`{prefix}`" not in text] == []
 
 
 # --- Links and paths ---------------------------------------------------------------------------------------------------

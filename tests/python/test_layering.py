@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PYTHON
+from folders import MAY_IMPORT, OPTIONAL, OPTIONAL_MAY_IMPORT, ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = [
@@ -131,47 +132,7 @@ RULES = {
     ),
 }
 
-# The rooms of ours that each room may include, besides itself. src/compare/metrics is the room compare/metrics.
-MAY_INCLUDE = {
-    "base": set(),
-    "compat": set(),
-    "tensor": {"base", "compat"},
-    "report": {"base", "tensor"},
-    "pth": {"base", "compat", "tensor"},
-    "autograd": {"base", "tensor"},
-    "coverage": {"base", "tensor", "report"},
-    "hooks": {"base", "compat", "tensor", "report", "autograd", "coverage"},
-    "calls": {"base", "tensor", "report", "pth", "hooks"},
-    "capture": {"base", "tensor", "report", "coverage", "hooks", "calls"},
-    "observe": {"base", "tensor", "report", "coverage", "hooks", "calls"},
-    "record": {"base", "tensor", "report", "coverage", "hooks", "calls"},
-    "runs": {"base", "tensor", "report", "hooks", "record", "compare/metrics"},
-    "timing": {"base", "tensor", "report", "autograd", "coverage", "hooks"},
-    "memory": {"base", "tensor", "report", "coverage", "hooks", "timing"},
-    "blackbox": {"base", "compat", "tensor", "report", "pth", "coverage", "hooks", "calls", "timing"},
-    "fallback": {"base", "compat", "tensor", "report", "autograd", "coverage", "hooks", "timing"},
-    "compare/metrics": {"base", "tensor", "hooks"},
-    "compare/rerun": {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
-    "compare": {
-        "base",
-        "tensor",
-        "report",
-        "coverage",
-        "hooks",
-        "calls",
-        "timing",
-        "fallback",
-        "compare/metrics",
-        "compare/rerun",
-    },
-    "sim_device": {"base", "compat", "tensor", "hooks"},
-}
-TOOL_ROOMS = set(MAY_INCLUDE) - {"sim_device"}
-MAY_INCLUDE |= {
-    "src": TOOL_ROOMS,  # op_tools.h and the register of tools
-    "run_op_from_data": TOOL_ROOMS - {"capture", "observe"},
-    "bindings": TOOL_ROOMS | {"run_op_from_data", "sim_device"},
-}
+MAY_INCLUDE = {name: room.may_include for name, room in ROOMS.items()}
 
 
 def without_comments(text):
@@ -282,31 +243,6 @@ def test_versions_of_torch_are_compared_in_one_folder():
 PACKAGE = "op_tools"
 MADE = {"op_tools._C", "op_tools._sim", "op_tools._build_info"}  # by CMake
 DOOR = "op_tools._base.core"  # to op_tools._C
-
-# The folders of ours that the files of each folder may import, besides those of the same folder. The files beside the folders are doors,
-# which nothing in a folder imports.
-MAY_IMPORT = {
-    "_base": set(),
-    "sim_device": set(),
-    "_torch": {"_base"},
-    "_as_cuda": {"_base", "_torch", "sim_device"},
-    "formats": {"_base", "_torch"},
-    "repro": {"_base", "_torch"},
-    "_tools": {"_base", "_torch", "_as_cuda"},
-    "startup": {"_tools"},
-    "integrations": {"_base", "_tools"},
-    "_modules": {"_base", "_torch"},
-    "_runs": {"_base", "formats", "_tools", "_modules"},
-    "_bisect": {"_base", "_tools"},
-    "_conformance": {"_base", "_torch", "sim_device", "_tools"},
-    "analyse": {"_base", "_torch", "_tools", "_conformance"},
-}
-MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
-
-# The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
-# imports nothing of it.
-OPTIONAL = "op_tools_compat"
-OPTIONAL_MAY_IMPORT = {"", "_base", "_commands", "_tools", "formats"}
 
 # Modules that are imported inside functions, and why.
 LATE = {
