@@ -132,7 +132,7 @@ void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgem
   check.part = part;
   check.index = index;
   check.judgement = std::move(judgement);
-  if (!facts_.overlapping.empty() && check.judgement.kind == "values") {
+  if (!facts_.memory.overlapping.empty() && check.judgement.kind == "values") {
     check.judgement.reason = "the call reads memory that it writes: what comes out depends on the order of the kernel";
   }
   if (result.defined()) check.form = TensorMeta::of(result);
@@ -143,12 +143,12 @@ void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgem
 double CallJudge::coarser_unit(c10::ScalarType dtype) const {
   const double own = rounding_of(dtype).unit;
   double unit = 0;
-  if (facts_.autocast && (facts_.alone || backward_)) unit = rounding_of(*facts_.autocast).unit;
-  if (facts_.tf32 && dtype == at::kFloat) unit = std::max(unit, tf32_unit());
-  if (facts_.approximated && dtype == at::kFloat) unit = std::max(unit, kApproximation * own);
+  if (facts_.device.autocast && (facts_.device.alone || backward_)) unit = rounding_of(*facts_.device.autocast).unit;
+  if (facts_.device.tf32 && dtype == at::kFloat) unit = std::max(unit, tf32_unit());
+  if (facts_.device.approximated && dtype == at::kFloat) unit = std::max(unit, kApproximation * own);
   // The gradient of a normalisation is a remainder of products whose two factors are as exact as its inputs.
-  const bool is_remainder = facts_.in_backward && has_trait(base_name(facts_.name), OpTrait::kNormalizes);
-  if (facts_.alone || is_remainder) {
+  const bool is_remainder = facts_.pass.in_backward && has_trait(base_name(facts_.name), OpTrait::kNormalizes);
+  if (facts_.device.alone || is_remainder) {
     for (const at::Tensor& input : facts_.before) {
       if (input.defined()) unit = std::max(unit, (is_remainder ? 2 : 1) * rounding_of(input.scalar_type()).unit);
     }
@@ -203,9 +203,9 @@ bool CallJudge::has_nan_for(const at::Tensor& result) {
 JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick) {
   JudgeContext context;
   context.op = facts_.name;
-  context.method = facts_.method;
-  context.tolerances = facts_.tolerances;
-  context.nan_equal = facts_.nan_equal;
+  context.method = facts_.options.method;
+  context.tolerances = facts_.options.tolerances;
+  context.nan_equal = facts_.options.nan_equal;
   context.coarser_unit = coarser_unit(observed.scalar_type());
   const std::string_view base = base_name(facts_.name);
   // Autocast has other lists on the CPU: there, a sum may be accumulated in float32 that the device adds in bfloat16.
@@ -214,11 +214,11 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   // off, the factors of a gradient's formula, gradients that meet in the same place.
   const Rounding rounding = rounding_of(observed.scalar_type());
   const bool is_16_bits = rounding.unit > rounding.accumulate;
-  const bool is_gradient = backward_ || facts_.in_backward;
+  const bool is_gradient = backward_ || facts_.pass.in_backward;
   const bool takes_mean_off = has_trait(base, OpTrait::kNormalizes) && !has_trait(base, OpTrait::kExponentiates);
   const bool may_cancel = has_trait(base, OpTrait::kMixesElements) || (is_gradient && takes_mean_off) ||
                           (is_16_bits && (is_gradient || takes_mean_off || has_trait(base, OpTrait::kSumsProducts)));
-  context.by_ulp = !facts_.autocast && !may_cancel;
+  context.by_ulp = !facts_.device.autocast && !may_cancel;
   context.reduced = reduced_elements(base, facts_.before, observed);
   context.terms = context.reduced;
   for (const at::Tensor& input : facts_.before) {
@@ -226,7 +226,7 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
       context.terms = std::max(context.terms, input.numel());  // indices
     }
   }
-  if (!facts_.golden || facts_.random) return context;
+  if (!facts_.options.golden || facts_.random.drawn) return context;
   if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {
     context.golden = [family](std::string* why) {
       *why = family->why;
@@ -255,8 +255,8 @@ JudgeContext CallJudge::context_of(const at::Tensor& observed, const Pick& pick)
   if (has_nan_for(observed)) {
     context.golden_apart = [this, pick] { return pick(other_run({RunVariant::Kind::kFloat64Gaps})); };
   }
-  context.perturbs_16_bits = facts_.has_no_reference() && (backward_ || facts_.in_backward);
-  if (facts_.autocast) {
+  context.perturbs_16_bits = facts_.has_no_reference() && (backward_ || facts_.pass.in_backward);
+  if (facts_.device.autocast) {
     context.in_autocast_dtype = [this, pick] { return pick(other_run({RunVariant::Kind::kAutocastDtype})); };
   }
   return context;
@@ -289,7 +289,7 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
   };
   const at::Tensor again = pick(reference_run());
   if (!again.defined()) return not_judged(Unjudged::kNoReference, "it cannot be run again");
-  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(again));
+  if (facts_.options.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(again));
   if (differs_from(again, "a second run gives other integers")) return judgement;
   const auto in_bits = [&](RunVariant::Kind kind) {
     const at::Tensor other = pick(other_run({kind}));
@@ -307,7 +307,7 @@ TensorVerdict CallJudge::judge_integers(const at::Tensor& observed, const Pick& 
   const at::Tensor known = wide.eq(middle).logical_and(fits);
   const at::Tensor expected =
       at::_ops::where_self::call(known, wide, observed.to(at::kLong)).to(observed.scalar_type());
-  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(expected));
+  if (facts_.options.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(expected));
   differs_from(expected, "in 64 bits the operator gives other integers");
   return judgement;
 }
@@ -328,7 +328,7 @@ std::optional<TensorVerdict> CallJudge::judge_shown(const at::Tensor& observed, 
   if (!shown.defined() || shown.sizes() != observed.sizes()) return std::nullopt;
   TensorVerdict judgement = judge(observed, shown, context);
   if (judgement.deciding != Deciding::kBits) return std::nullopt;
-  if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(shown));
+  if (facts_.options.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(shown));
   return judgement;
 }
 
@@ -344,7 +344,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
     reference = pick(reference_run());
     if (!reference.defined()) return not_judged(Unjudged::kNoReference, "the CPU gives nothing to compare with");
     const auto dtype = observed.scalar_type();
-    if (facts_.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
+    if (facts_.device.autocast && reference.scalar_type() != dtype && rounding_of(dtype).unit > 0 &&
         rounding_of(reference.scalar_type()).unit > 0) {
       reference = reference.to(dtype);
     }
@@ -359,7 +359,7 @@ TensorVerdict CallJudge::judge_tensor(const at::Tensor& observed, const Pick& pi
   if (!is_final) judgement = reconsidered(std::move(judgement), result, reference, pick, context);
   const bool is_excused =
       !is_final && judgement.verdict != Verdict::kDiffers && !is_sign_ambiguous(base_name(facts_.name));
-  if (facts_.hands_out && !is_excused) judgement.expected = expected_of(result, reference, context);
+  if (facts_.options.hands_out && !is_excused) judgement.expected = expected_of(result, reference, context);
   return judgement;
 }
 
@@ -374,7 +374,7 @@ std::shared_ptr<Expectation> CallJudge::expected_of(const at::Tensor& observed, 
   auto expected = (only_sizes ? judge_sizes(subject, reference, context) : judge(subject, reference, context)).expected;
   if (!expected) return nullptr;
   expected->only_sizes = only_sizes;
-  expected->dtype = facts_.autocast ? c10::ScalarType::Undefined : subject.scalar_type();
+  expected->dtype = facts_.device.autocast ? c10::ScalarType::Undefined : subject.scalar_type();
   return expected;
 }
 
@@ -466,7 +466,7 @@ bool CallJudge::same_elements_named(const at::Tensor& result, const at::Tensor& 
 std::vector<int64_t> CallJudge::expected_strides(size_t index) {
   const RunOutcome& reference = reference_run();
   const bool only_there = observed_.aliases[index].empty() && !reference.aliases[index].empty();
-  if (!facts_.names_device || !only_there) return reference.strides[index];
+  if (!facts_.device.names_device || !only_there) return reference.strides[index];
   return strides_of_copy(flatten_tensors(reference.result)[index]);
 }
 
@@ -480,7 +480,7 @@ std::vector<int64_t> CallJudge::strides_without_data(size_t index) {
 // Strides and aliases: later in-place operators rely on them.
 void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   Expectation* const wanted = judgement->expected.get();
-  if (facts_.alone || (judgement->verdict != Verdict::kAgrees && !wanted)) return;
+  if (facts_.device.alone || (judgement->verdict != Verdict::kAgrees && !wanted)) return;
   const RunOutcome& reference = reference_run();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
   const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
@@ -491,7 +491,7 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
     judgement->kind = kind;
     judgement->reason = std::move(reason);
   };
-  if (facts_.strides && !backend_picks_strides(base_name(facts_.name))) {
+  if (facts_.options.strides && !backend_picks_strides(base_name(facts_.name))) {
     const std::vector<int64_t> expected = expected_strides(index);
     const auto is_other_than = [&](const std::vector<int64_t>& strides) {
       return !same_order(observed_.strides[index], strides, results[index].sizes());
@@ -504,8 +504,8 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   // Zeros without memory (forward differentiation's tangent where there is none) have it on the CPU, where they are
   // copied.
   if (results[index]._is_zerotensor()) return;
-  if (!facts_.overlapping.empty()) return;  // the reference read copies
-  if (facts_.names_device || facts_.autocast) return;
+  if (!facts_.memory.overlapping.empty()) return;  // the reference read copies
+  if (facts_.device.names_device || facts_.device.autocast) return;
   if (wanted) wanted->aliases = reference.aliases[index];
   if (observed_.aliases[index] == reference.aliases[index]) return;
   differ("alias", "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
@@ -514,8 +514,10 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
 
 // Of a gradient. A gradient with gaps may have been packed when it was copied.
 void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
-  if (facts_.alone || !facts_.strides || (judgement->verdict != Verdict::kAgrees && !judgement->expected)) return;
-  if (facts_.autocast || backend_picks_strides(base_name(facts_.name))) return;
+  if (facts_.device.alone || !facts_.options.strides ||
+      (judgement->verdict != Verdict::kAgrees && !judgement->expected))
+    return;
+  if (facts_.device.autocast || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
   if (is_copied_by_its_device(gradient)) return;
   // An arriving gradient that is passed on expanded may have been made dense where it was copied for the CPU's run.
@@ -547,19 +549,19 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     if (!why.empty()) return add(Part::kOutput, which, not_judged(Unjudged::kNoForm, type + ": " + why));
   }
   const at::Tensor result = tensor_of(value);
-  const bool by_numbers = !facts_.random || facts_.repeatable;
+  const bool by_numbers = !facts_.random.is_other();
   if (result.defined() && is_tensor && !by_numbers) {
     if (auto judged = judge_distribution(base, facts_.args, facts_.kwargs, result, index))
       return add(Part::kOutput, which, *judged, result);
     return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"), result);
   }
   if (!by_numbers) return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"));
-  const bool uninitialized = facts_.uninitialized || returns_uninitialized(base);
+  const bool uninitialized = facts_.memory.uninitialized || returns_uninitialized(base);
   const int place = static_cast<int>(leaf);
-  if (result.defined() && (uninitialized || place == facts_.workspace || place == workspace_of(base))) {
+  if (result.defined() && (uninitialized || place == facts_.memory.workspace || place == workspace_of(base))) {
     TensorVerdict judgement =
         not_judged(Unjudged::kUninitialized, uninitialized ? "uninitialized memory" : "scratch memory");
-    const at::Tensor expected = facts_.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
+    const at::Tensor expected = facts_.device.alone ? at::Tensor() : leaf_tensor(reference_run(), leaf);
     if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
       const TensorDiff diff = diff_tensors(result, expected);
       judgement = differs(diff.kind, diff.structure);
@@ -567,7 +569,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (result.defined()) {
-    const bool shows = facts_.alone && !facts_.goes_backward && is_tensor && shows_inputs(index);
+    const bool shows = facts_.device.alone && !facts_.pass.goes_backward && is_tensor && shows_inputs(index);
     // The statistics of a normalisation: some devices keep those of 16-bit floats in float32.
     const bool is_statistic = place > 0 && has_trait(base, OpTrait::kHasFirstDtype);
     const auto pick = [&](const RunOutcome& run) {
@@ -586,9 +588,9 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     }
     return add(Part::kOutput, which, std::move(judgement), result);
   }
-  if (facts_.alone || value.is<c10::Device>()) return;  // a device differs
+  if (facts_.device.alone || value.is<c10::Device>()) return;  // a device differs
   const Values expected = leaves_of(reference_run().result);
-  if (describe(value) != describe(expected[leaf]) && !facts_.names_device) {
+  if (describe(value) != describe(expected[leaf]) && !facts_.device.names_device) {
     add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
   }
 }
@@ -600,7 +602,7 @@ std::vector<Check> CallJudge::forward() {
     return std::move(checks_);
   }
   const Values leaves = leaves_of(observed_.result);
-  const bool needs_reference = !facts_.alone && (!facts_.random || facts_.repeatable);
+  const bool needs_reference = !facts_.device.alone && !facts_.random.is_other();
   if (needs_reference) {
     const RunOutcome& reference = reference_run();
     if (!reference.returned()) {
@@ -625,10 +627,10 @@ std::vector<Check> CallJudge::forward() {
 
 // The call, or its backward, raised.
 void CallJudge::judge_raised() {
-  if (facts_.alone) return;
+  if (facts_.device.alone) return;
   if (is_ended_by_program(observed_.raised))
     return add(Part::kCall, std::nullopt, not_judged(Unjudged::kRaised, observed_.raised));
-  if (facts_.in_transform) {
+  if (facts_.pass.in_transform) {
     return add(Part::kCall, std::nullopt,
                not_judged(Unjudged::kRaised, "it raises inside a functorch transform: " + observed_.raised));
   }
@@ -653,11 +655,11 @@ void CallJudge::judge_inputs() {
     const at::Tensor& now = observed_.inputs[i];
     const at::Tensor& then = facts_.before[i];
     if (!now.defined() || !then.defined() || is_scratch(base_name(facts_.name), then)) continue;
-    if (i < facts_.overlapping.size() && facts_.overlapping[i]) continue;  // judged where it is written
+    if (i < facts_.memory.overlapping.size() && facts_.memory.overlapping[i]) continue;  // judged where it is written
     const auto same = [&](const at::Tensor& other) { return other.is_same(then); };
     if (std::any_of(facts_.before.begin(), facts_.before.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
     const bool changed = !is_unchanged(i);
-    if (facts_.random && !facts_.repeatable) {
+    if (facts_.random.is_other()) {
       if (changed && !(i < observed_.written.size() && observed_.written[i]) && !returned(i)) {
         add(Part::kInput, i, not_judged(Unjudged::kRandom, "random"), now);
       }
@@ -666,14 +668,14 @@ void CallJudge::judge_inputs() {
     const bool written = i < observed_.written.size() && observed_.written[i];
     // Handed out where nothing is wrong, too: another device may change it.
     const auto must_stay = [&](TensorVerdict judgement) {
-      if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>();
-      if (changed || facts_.hands_out) add(Part::kInput, i, std::move(judgement), now);
+      if (facts_.options.hands_out) judgement.expected = std::make_shared<Expectation>();
+      if (changed || facts_.options.hands_out) add(Part::kInput, i, std::move(judgement), now);
     };
-    if (facts_.alone && !changed && !written) {
+    if (facts_.device.alone && !changed && !written) {
       must_stay({});
       continue;
     }
-    if (!facts_.alone || !written) {
+    if (!facts_.device.alone || !written) {
       const RunOutcome& reference = reference_run();
       if (!reference.returned() || i >= reference.inputs.size()) continue;
       const bool writes = reference.written[i] || !same_bits(reference.inputs[i], then);
@@ -688,7 +690,7 @@ void CallJudge::judge_inputs() {
       }
     }
     if (returned(i)) continue;  // judged as a result
-    if (facts_.uninitialized || returns_uninitialized(base_name(facts_.name))) continue;
+    if (facts_.memory.uninitialized || returns_uninitialized(base_name(facts_.name))) continue;
     add(Part::kInput, i,
         judge_tensor(now.detach(),
                      [i](const RunOutcome& run) {
@@ -705,12 +707,12 @@ std::vector<Check> CallJudge::gradients() {
     judge_raised();
     return std::move(checks_);
   }
-  if (facts_.random && !facts_.repeatable) {
+  if (facts_.random.is_other()) {
     add(Part::kGradient, std::nullopt, not_judged(Unjudged::kRandom, "random"));
     return std::move(checks_);
   }
-  const RunVariant first{facts_.alone ? RunVariant::Kind::kFloat64 : RunVariant::Kind::kReference};
-  const RunOutcome& expected = facts_.alone && !facts_.random ? other_run(first) : reference_run();
+  const RunVariant first{facts_.device.alone ? RunVariant::Kind::kFloat64 : RunVariant::Kind::kReference};
+  const RunOutcome& expected = facts_.device.alone && !facts_.random.drawn ? other_run(first) : reference_run();
   if (!expected.returned() || expected.gradients.empty()) {
     const std::string why = !expected.impossible.empty() ? expected.impossible
                             : !expected.raised.empty()   ? "the CPU raises: " + expected.raised
@@ -721,14 +723,14 @@ std::vector<Check> CallJudge::gradients() {
   for (size_t i = 0; i < observed_.gradients.size(); ++i) {
     const at::Tensor& gradient = observed_.gradients[i];
     const at::Tensor wanted = i < expected.gradients.size() ? expected.gradients[i] : at::Tensor();
-    if (!gradient.defined() && (!wanted.defined() || facts_.incomplete)) continue;
+    if (!gradient.defined() && (!wanted.defined() || facts_.pass.incomplete)) continue;
     if (!gradient.defined() || !wanted.defined()) {
       const at::Tensor& only = gradient.defined() ? gradient : wanted;
       if (all_zero(only)) continue;  // nothing is as good as zeros
       TensorVerdict judgement =
           differs("presence", gradient.defined() ? "a gradient, the CPU gives none" : "no gradient, the CPU gives one");
       const at::Tensor zeros = gradient.defined() ? only.mul(0).nan_to_num() : only;
-      if (facts_.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(zeros));
+      if (facts_.options.hands_out) judgement.expected = std::make_shared<Expectation>(expect_exactly(zeros));
       add(Part::kGradient, i, std::move(judgement), gradient);
       continue;
     }

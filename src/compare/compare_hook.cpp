@@ -220,34 +220,34 @@ void CompareHook::after(OpCall& call, HookState* state) {
 CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   CallFacts facts;
   facts.name = compared.call.name;
-  facts.method = options.method;
-  facts.tolerances = &tolerances;
-  facts.golden = options.golden;
-  facts.nan_equal = options.nan_equal;
-  facts.strides = options.strides;
-  facts.alone = compared.replayable->all_on_cpu();
-  facts.autocast = compared.replayable->autocast();
+  facts.options.method = options.method;
+  facts.options.tolerances = &tolerances;
+  facts.options.golden = options.golden;
+  facts.options.nan_equal = options.nan_equal;
+  facts.options.strides = options.strides;
+  facts.device.alone = compared.replayable->all_on_cpu();
+  facts.device.autocast = compared.replayable->autocast();
   const bool is_on_cuda = compared.call.device.starts_with("cuda");
-  facts.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
-  facts.approximated = is_on_cuda && has_trait(base_name(facts.name), OpTrait::kApproximatedByCudnn);
-  facts.names_device = compared.replayable->names_device();
-  facts.random = compared.random;
-  facts.in_transform = compared.replayable->in_transform();
-  facts.repeatable = only_cpu_moved(compared.random_state);
-  facts.goes_backward =
+  facts.device.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
+  facts.device.approximated = is_on_cuda && has_trait(base_name(facts.name), OpTrait::kApproximatedByCudnn);
+  facts.device.names_device = compared.replayable->names_device();
+  facts.random.drawn = compared.random;
+  facts.pass.in_transform = compared.replayable->in_transform();
+  facts.random.repeatable = only_cpu_moved(compared.random_state);
+  facts.pass.goes_backward =
       options.gradients && compared.call.level == Level::kTorch && compared.replayable->wants_gradients();
   const Values& in = *sequence_items(compared.replayable->inputs().value);
   facts.args = in[0];
   facts.kwargs = in[1];
   facts.before = compared.replayable->tensors();
-  facts.written_inputs = compared.replayable->written_inputs();
-  facts.overlapping = compared.replayable->overlapping_inputs();
+  facts.memory.written_inputs = compared.replayable->written_inputs();
+  facts.memory.overlapping = compared.replayable->overlapping_inputs();
   return facts;
 }
 
 // Runs that draw random numbers use the program's generator, which the program must not use meanwhile.
 bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
-  return !options.async || facts.random || left.load();
+  return !options.async || facts.random.drawn || left.load();
 }
 
 namespace {
@@ -258,9 +258,9 @@ void look_at_devices(const std::vector<at::Tensor>& results, const std::vector<a
   for (const at::Tensor& tensor : results) {
     // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
     const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
-    if (std::any_of(live.begin(), live.end(), elsewhere)) observed.facts.names_device = true;
+    if (std::any_of(live.begin(), live.end(), elsewhere)) observed.facts.device.names_device = true;
     if (tensor.device().is_cpu()) continue;
-    observed.facts.alone = false;  // made on a device: torch.zeros(3, device="cuda")
+    observed.facts.device.alone = false;  // made on a device: torch.zeros(3, device="cuda")
     observed.call.device = tensor.device().str();
   }
 }
@@ -302,7 +302,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->state = state.compared;
   observed->call = compared.call;
   observed->facts = facts_of(compared);
-  observed->facts.in_backward = phase_of(call) == Phase::kBackward;
+  observed->facts.pass.in_backward = phase_of(call) == Phase::kBackward;
   observed->at_once = is_judged_at_once(observed->facts);
   RunOutcome& run = observed->run;
   run.raised = call.error;
@@ -340,7 +340,7 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->call.pass = call.pass;
   observed->call.step = call.step;
   observed->facts = facts_of(*state->compared);
-  observed->facts.incomplete = call.incomplete;
+  observed->facts.pass.incomplete = call.incomplete;
   observed->at_once = is_judged_at_once(observed->facts);
   observed->run.raised = call.error;
   for (const Value& values : {call.args(), call.result()}) {
@@ -371,7 +371,7 @@ std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observe
 CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {
   const ComparedState& compared = *observed->state;
   const bool backward = observed->call.phase == Phase::kBackward;
-  const at::Tensor* state = observed->facts.repeatable ? cpu_state(compared) : nullptr;
+  const at::Tensor* state = observed->facts.random.repeatable ? cpu_state(compared) : nullptr;
   const bool beside = !observed->at_once;
   const CallJudge::RunAgain again = [&](const RunVariant& variant) {
     if (backward) {

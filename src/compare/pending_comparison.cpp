@@ -90,7 +90,7 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
     Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
     Snapshot gradients = take_snapshot(list_of(run.gradients), "");
     saved.bytes += outputs.bytes + gradients.bytes;
-    call.backward.push_back({std::move(outputs.value), std::move(gradients.value), observed.facts.incomplete});
+    call.backward.push_back({std::move(outputs.value), std::move(gradients.value), observed.facts.pass.incomplete});
     call.first_pass = state.saved_passes;
   } else if (run.returned()) {
     Snapshot outputs = take_snapshot(make_tuple({run.result, changed_inputs(state.replayable->tensors(), run)}), "");

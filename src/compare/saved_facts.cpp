@@ -94,21 +94,21 @@ struct FieldReader {
 
 template <class Fields, class Facts>
 void each_field_of_facts(Fields& field, Facts& facts) {
-  field("method", facts.method);
-  field("golden", facts.golden);
-  field("nan_equal", facts.nan_equal);
-  field("strides", facts.strides);
-  field("alone", facts.alone);
-  field("autocast", facts.autocast);
-  field.later("tf32", facts.tf32);
-  field.later("approximated", facts.approximated);
-  field("names_device", facts.names_device);
-  field("random", facts.random);
-  field("repeatable", facts.repeatable);
-  field("goes_backward", facts.goes_backward);
-  field("in_backward", facts.in_backward);
-  field("in_transform", facts.in_transform);
-  field("written_inputs", facts.written_inputs);
+  field("method", facts.options.method);
+  field("golden", facts.options.golden);
+  field("nan_equal", facts.options.nan_equal);
+  field("strides", facts.options.strides);
+  field("alone", facts.device.alone);
+  field("autocast", facts.device.autocast);
+  field.later("tf32", facts.device.tf32);
+  field.later("approximated", facts.device.approximated);
+  field("names_device", facts.device.names_device);
+  field("random", facts.random.drawn);
+  field("repeatable", facts.random.repeatable);
+  field("goes_backward", facts.pass.goes_backward);
+  field("in_backward", facts.pass.in_backward);
+  field("in_transform", facts.pass.in_transform);
+  field("written_inputs", facts.memory.written_inputs);
 }
 
 template <class Fields, class Run>

@@ -25,8 +25,8 @@ const ReplayableCall& References::replayable() {
   if (!call_.judged.is<None>()) {
     CallFacts facts;
     read_facts(call_.judged, facts);
-    saved.autocast = facts.autocast;
-    saved.written_inputs = facts.written_inputs;
+    saved.autocast = facts.device.autocast;
+    saved.written_inputs = facts.memory.written_inputs;
   }
   {
     ProgramState without_autocast = call_.meta.state;  // ReplayableCall applies autocast where a run wants it

@@ -126,17 +126,18 @@ bool is_on_cuda(const TestRun& run) {
 CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
   CallFacts facts;
   facts.name = call.name;
-  facts.method = options_.method.value_or(CompareMethod::kRelative);
-  facts.tolerances = &tolerances_;
-  facts.hands_out = !options_.expected.empty();
-  facts.golden = call.rng.is<None>();  // float64 draws other numbers
-  facts.strides = false;               // captures hold none of the results'
-  facts.autocast = autocast_of(call);
-  facts.tf32 = (device_of(call).is_cuda() || is_on_cuda(run)) && multiplies_in_tf32(call.name, call.meta.state.process);
-  facts.names_device = true;
-  facts.random = run.random;
-  facts.uninitialized = run.bound.uninitialized;
-  facts.workspace = run.bound.workspace;
+  facts.options.method = options_.method.value_or(CompareMethod::kRelative);
+  facts.options.tolerances = &tolerances_;
+  facts.options.hands_out = !options_.expected.empty();
+  facts.options.golden = call.rng.is<None>();  // float64 draws other numbers
+  facts.options.strides = false;               // captures hold none of the results'
+  facts.device.autocast = autocast_of(call);
+  facts.device.tf32 =
+      (device_of(call).is_cuda() || is_on_cuda(run)) && multiplies_in_tf32(call.name, call.meta.state.process);
+  facts.device.names_device = true;
+  facts.random.drawn = run.random;
+  facts.memory.uninitialized = run.bound.uninitialized;
+  facts.memory.workspace = run.bound.workspace;
   facts.args = call.args;
   facts.kwargs = call.kwargs;
   facts.before = input_tensors(call);
@@ -147,13 +148,13 @@ CallFacts RunJudge::recorded_facts(const SavedCall& call) const {
   CallFacts facts;
   read_facts(call.judged, facts);
   facts.name = call.name;
-  if (options_.method) facts.method = *options_.method;
-  facts.tolerances = &tolerances_;
-  facts.hands_out = !options_.expected.empty();
+  if (options_.method) facts.options.method = *options_.method;
+  facts.options.tolerances = &tolerances_;
+  facts.options.hands_out = !options_.expected.empty();
   facts.args = call.args;
   facts.kwargs = call.kwargs;
   facts.before = input_tensors(call);
-  facts.overlapping = reads_what_it_writes(facts.before, facts.written_inputs);
+  facts.memory.overlapping = reads_what_it_writes(facts.before, facts.memory.written_inputs);
   return facts;
 }
 
@@ -165,7 +166,7 @@ std::vector<Check> RunJudge::saved_failure(const SavedCall& call, References& re
     append(CallJudge(facts, saved, runs_of(references, std::nullopt)).forward(), "saved", 0, &checks);
   }
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
-    facts.incomplete = call.backward[pass].incomplete;
+    facts.pass.incomplete = call.backward[pass].incomplete;
     const RunOutcome with_gradients = saved_outcome(call, pass);
     append(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients(), "saved", pass, &checks);
   }
@@ -243,8 +244,8 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     checks.push_back(plain_check("saved", not_judged(Unjudged::kNotSaved, "no output was saved")));
   }
   CallFacts backward = facts;
-  backward.incomplete = true;  // gradients that were not saved
-  if (call.node_gradients) backward.golden = false;
+  backward.pass.incomplete = true;  // gradients that were not saved
+  if (call.node_gradients) backward.options.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     RunOutcome now = outcome_of(run, pass);
     RunOutcome saved = saved_outcome(call, pass);
@@ -267,7 +268,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
 std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& run, References& references) const {
   const bool is_failure = !call.judged.is<None>();
   CallFacts facts = is_failure ? recorded_facts(call) : facts_of(call, run);
-  if (!is_failure) facts.random = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+  if (!is_failure) facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
   std::vector<Check> checks;
   if (!is_failure) {
     const RunOutcome reference = references.forward({RunVariant::Kind::kReference});
@@ -288,7 +289,7 @@ std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& r
   };
   append(judged(CallJudge(facts, run.outcome, runs_of(references, std::nullopt)).forward()), "cpu", 0, &checks);
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
-    if (is_failure) facts.incomplete = call.backward[pass].incomplete;
+    if (is_failure) facts.pass.incomplete = call.backward[pass].incomplete;
     const RunOutcome with_gradients = outcome_of(run, pass);
     append(judged(CallJudge(facts, with_gradients, runs_of(references, pass)).gradients()), "cpu", pass, &checks);
   }
@@ -297,7 +298,7 @@ std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& r
 
 std::vector<Check> RunJudge::alone(const SavedCall& call, const TestRun& run, References& references) const {
   CallFacts facts = call.judged.is<None>() ? facts_of(call, run) : recorded_facts(call);
-  facts.alone = true;
+  facts.device.alone = true;
   std::vector<Check> checks;
   append(CallJudge(facts, run.outcome, runs_of(references, std::nullopt)).forward(), "cpu", 0, &checks);
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
