@@ -1,5 +1,5 @@
-"""Writes the files that follow from the declarations of options and rows in C++: op_tools/_base/declared.py (types for checkers, and
-the row classes) and src/base/other_names.cpp, the names under which torch has the same function twice. And the tables between markers in
+"""Writes the files that follow from the declarations of options and rows in C++: op_tools/_base/declared_options.py (types for checkers),
+declared_rows.py (the row classes) and src/base/other_names.cpp, the names under which torch has the same function twice. And the tables between markers in
 the pages: of tools, options, columns, variables, commands with their arguments, and folders. Run it after changing a declaration and
 building:
 
@@ -34,7 +34,8 @@ from op_tools._base import core  # noqa: E402
 from op_tools._base.tool_descriptions import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
 
-DECLARED = ROOT / "op_tools" / "_base" / "declared.py"
+OPTIONS = ROOT / "op_tools" / "_base" / "declared_options.py"
+ROWS = ROOT / "op_tools" / "_base" / "declared_rows.py"
 OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
@@ -43,19 +44,24 @@ _BLOCK = re.compile(
     r"<!-- (options|columns|tokens|tools|variables|commands|arguments|folders): ([\w, -]+?) -->\n.*?<!-- end -->",
     re.DOTALL,
 )
-_HEAD = '''"""The options of each tool, and the rows of its result. Made by tools/generate_declared.py from the declarations in
-C++: do not edit."""
+_OF_OPTIONS = '''"""The options of each tool, for type checkers. Made by tools/generate_declared.py from the declarations in C++: do not edit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import torch
+from typing_extensions import TypedDict
+'''
+_OF_ROWS = '''"""The rows of the results, and the words in them. Made by tools/generate_declared.py from the declarations in C++: do not edit."""
 
 from __future__ import annotations
 
 import enum
-import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import torch
-from typing_extensions import TypedDict
+from typing import Any
 '''
 _ENUMERATIONS = {
     "CallVerdict": "The verdicts of RunRow.",
@@ -86,20 +92,25 @@ def _enumeration(name: str, members: Iterable[tuple[str, str]]) -> str:
     return "\n".join([*lines, *(f'    {token} = "{text}"' for token, text in members)])
 
 
-def declared_text() -> str:
-    """The content of op_tools/_base/declared.py."""
+def options_text() -> str:
+    """The content of op_tools/_base/declared_options.py."""
     shared = _options_class("ToolOptions", "TypedDict", "Options that all tools share.", hook_options())
-    parts = [_HEAD, shared.replace("OP_HOOK", "OP_<TOOL>")]
-    parts += [_enumeration(name, members) for name, members in enumerations().items()]
-    rows: dict[str, Row] = {}
+    parts = [_OF_OPTIONS, shared.replace("OP_HOOK", "OP_<TOOL>")]
     for kind in kinds().values():
         parts.append(_options_class(f"{kind.name}Options", "ToolOptions", f"Options of {kind.name}.", kind.own_options))
-        rows.update({row.name: row for row in kind.rows})
-    rows.update({row.name: row for row in further_rows()})
-    text = "\n\n\n".join([*parts, *map(_row_class, rows.values())]) + "\n"
-    if ": Any" not in text and "[Any" not in text and "Any]" not in text:
-        text = text.replace("from typing import Any, Literal", "from typing import Literal")
-    return text.replace("TypedDict\n\n\n\n", "TypedDict\n\n\n")
+    return _joined(parts)
+
+
+def rows_text() -> str:
+    """The content of op_tools/_base/declared_rows.py."""
+    rows = {row.name: row for kind in kinds().values() for row in kind.rows}
+    rows |= {row.name: row for row in further_rows()}
+    words = [_enumeration(name, members) for name, members in enumerations().items()]
+    return _joined([_OF_ROWS, *words, *map(_row_class, rows.values())])
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def other_names_text() -> str:
@@ -340,7 +351,7 @@ def _differing(wanted: Mapping[Path, str]) -> list[Path]:
 
 def stale(*, write: bool) -> list[Path]:
     """Outdated files; with `write` they are written anew."""
-    sources = {DECLARED: declared_text(), OTHER_NAMES: other_names_text()}
+    sources = {OPTIONS: options_text(), ROWS: rows_text(), OTHER_NAMES: other_names_text()}
     outdated = _differing(sources)
     if outdated and not write:
         return outdated  # the package, which the pages describe, needs them

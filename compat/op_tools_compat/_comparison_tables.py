@@ -11,7 +11,7 @@ from pathlib import Path
 
 from op_tools import RankComparison, RecordedTensor, RunsComparison
 from op_tools._base.core import Recording
-from op_tools._base.declared import CallVerdict
+from op_tools._base.declared_rows import CallVerdict
 from op_tools._tools.record import RecordedCalls
 from op_tools.formats._names import their_name
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from .._base.core import Error
-from .._base.declared import RunRow
+from .._base.declared_rows import RunRow
 from .._base.optional_parts import Group, load_part, part_names
 from .._base.verdict import status_of
 from .._runs.capture_commands import next_commands

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
-from .._base.declared import RunRow, ToolOptions
+from .._base.declared_options import ToolOptions
+from .._base.declared_rows import RunRow
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
 from .._tools.tool import OpCapture, Tool

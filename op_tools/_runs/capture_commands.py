@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error, recorded_items
-from .._base.declared import RunRow
+from .._base.declared_rows import RunRow
 from .comparison import RankComparison
 
 _AROUND = 3  # rows before the divergence

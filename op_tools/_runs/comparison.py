@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
-from .._base.declared import CallVerdict, RunRow
+from .._base.declared_rows import CallVerdict, RunRow
 from .._base.results import DEFAULT_ROWS, Result
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 

@@ -15,7 +15,7 @@ import torch
 
 from .._base.captured_calls import CapturedCall, load_call, tensors_of
 from .._base.core import Error, find_calls
-from .._base.declared import CallVerdict
+from .._base.declared_rows import CallVerdict
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.replay import main as replay

@@ -20,7 +20,7 @@ import torch
 from .._base.checks import Kinds, checked_choice, checked_object, checked_pattern
 from .._base.core import Error, admits_module
 from .._base.data_file import read_data
-from .._base.declared import CallVerdict, Finding, RunRow
+from .._base.declared_rows import CallVerdict, Finding, RunRow
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._modules.module_runs import CpuNumbers

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from .._base.captured_calls import load_call
 from .._base.core import Call, Error
-from .._base.declared import ToolOptions
+from .._base.declared_options import ToolOptions
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.tool import Hook, HookScope, OpCapture, Tool

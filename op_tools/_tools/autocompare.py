@@ -8,7 +8,8 @@ from typing import Any
 from typing_extensions import Unpack
 
 from .._base.core import tolerance_text
-from .._base.declared import ComparedOp, OpAutoCompareOptions
+from .._base.declared_options import OpAutoCompareOptions
+from .._base.declared_rows import ComparedOp
 from .._base.results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .._base import core
 from .._base.core import Error
-from .._base.declared import BlackBoxRow
+from .._base.declared_rows import BlackBoxRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 

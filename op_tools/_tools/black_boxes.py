@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._base.core import Error
-from .._base.declared import BlackBoxRow
+from .._base.declared_rows import BlackBoxRow
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
 

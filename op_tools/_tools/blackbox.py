@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from typing_extensions import Unpack
 
 from .._base.core import Error
-from .._base.declared import OpBlackBoxOptions
+from .._base.declared_options import OpBlackBoxOptions
 from .black_box_file import BlackBox, read_black_box
 from .tool import Tool
 

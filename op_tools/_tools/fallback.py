@@ -8,7 +8,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .._base.declared import OpDtypeCastOptions, OpFallbackOptions, RedirectRow
+from .._base.declared_options import OpDtypeCastOptions, OpFallbackOptions
+from .._base.declared_rows import RedirectRow
 from .._base.results import Shown, SortableResult, counted, measured, megabytes, sorted_rows, worded
 from .._base.verdict import Coverage
 from .tool import Tool

@@ -17,7 +17,8 @@ from typing_extensions import Self, Unpack
 
 from .._base.checks import checked_choice
 from .._base.core import is_memory_judged_after, log_warn, set_in_optimizer
-from .._base.declared import BlockRow, DeviceMemoryRow, MemoryRow, OpMemoryCheckOptions, OverwriteRow
+from .._base.declared_options import OpMemoryCheckOptions
+from .._base.declared_rows import BlockRow, DeviceMemoryRow, MemoryRow, OverwriteRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, megabytes, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .._torch.memory_owners import UNKNOWN, Owners

@@ -9,16 +9,17 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .._base import declared
+from .._base import declared_rows
 from .._base.checks import checked_choice
-from .._base.declared import ObserveRow, OpObserveOptions
+from .._base.declared_options import OpObserveOptions
+from .._base.declared_rows import ObserveRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 from .tool import Tool
 
 
 @dataclass(frozen=True)
-class TensorShape(declared.TensorShape):
+class TensorShape(declared_rows.TensorShape):
     """A tensor of a call."""
 
     def __str__(self) -> str:
@@ -26,7 +27,7 @@ class TensorShape(declared.TensorShape):
 
 
 @dataclass(frozen=True)
-class DynamicDim(declared.DynamicDim):
+class DynamicDim(declared_rows.DynamicDim):
     """A dimension that had several sizes in calls from the same line of the program: a dynamic shape."""
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ class _OfOp:
     varies: str = ""
 
 
-def _shapes_text(tensors: Iterable[declared.TensorShape]) -> str:
+def _shapes_text(tensors: Iterable[declared_rows.TensorShape]) -> str:
     return ", ".join(map(str, tensors))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .._base.declared import OpOverflowCheckOptions, OverflowRow
+from .._base.declared_options import OpOverflowCheckOptions
+from .._base.declared_rows import OverflowRow
 from .._base.results import Shown, SortableResult, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool

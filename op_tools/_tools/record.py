@@ -12,7 +12,8 @@ from typing_extensions import Unpack
 
 from .._base import core
 from .._base.core import find_recordings
-from .._base.declared import OpRecordOptions, RecordRow
+from .._base.declared_options import OpRecordOptions
+from .._base.declared_rows import RecordRow
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 from .tool import Tool

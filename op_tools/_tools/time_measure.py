@@ -13,7 +13,8 @@ from typing_extensions import Self, Unpack
 
 from .._base.checks import checked_choice
 from .._base.core import CoreHook, Error, Scope
-from .._base.declared import OpTimeMeasureOptions, TimeRow
+from .._base.declared_options import OpTimeMeasureOptions
+from .._base.declared_rows import TimeRow
 from .._base.results import (
     DEFAULT_ROWS,
     Result,

@@ -37,7 +37,8 @@ from .._base.core import (
     termination_begins,
     watch_termination,
 )
-from .._base.declared import CaptureRow, OpCaptureOptions, ToolOptions
+from .._base.declared_options import OpCaptureOptions, ToolOptions
+from .._base.declared_rows import CaptureRow
 from .._base.results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
 from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, row_class, signature_of
 from .._base.verdict import Coverage, accelerator

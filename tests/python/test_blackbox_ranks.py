@@ -11,7 +11,7 @@ from conftest import PYTHON
 
 import op_tools
 from op_tools.__main__ import main
-from op_tools._base.declared import BlackBoxRow
+from op_tools._base.declared_rows import BlackBoxRow
 from op_tools._tools.black_box_file import BlackBox
 from op_tools._tools.black_boxes import collective_progress, find_black_boxes
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import op_tools
-from op_tools._base import declared
+from op_tools._base import declared_options, declared_rows
 from op_tools._base.tool_descriptions import hook_options, kinds
 from op_tools._tools.tool_classes import tool_classes
 
@@ -86,7 +86,7 @@ def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
         assert parameters[option.name].kind is inspect.Parameter.KEYWORD_ONLY
         assert f"    {option.name}: {option.help}" in tool.__doc__
         tool(**{option.name: None})
-    types = declared.__dict__[f"{name}Options"].__annotations__
+    types = declared_options.__dict__[f"{name}Options"].__annotations__
     assert set(types) | {one.name for one in hook_options()} == {option.name for option in kind.options}
     with pytest.raises(TypeError, match="has no option 'opps'; did you mean ops"):
         tool(opps="torch.add")
@@ -95,7 +95,7 @@ def test_a_tool_takes_its_declared_options_by_keyword_and_documents_them(name):
 @pytest.mark.parametrize("name", kinds())
 def test_a_row_class_has_the_declared_columns(name):
     for row in kinds()[name].rows:
-        row_class = declared.__dict__[row.name]
+        row_class = declared_rows.__dict__[row.name]
         assert [field.name for field in dataclasses.fields(row_class)] == [column.name for column in row.columns]
 
 
