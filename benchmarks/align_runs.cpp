@@ -45,7 +45,7 @@ void add_call(Recording* run, int64_t place, uint64_t content) {
   run->calls.push_back(call);
 }
 
-Recording made(int64_t calls, int64_t edits, uint64_t seed) {
+Recording synthetic_run(int64_t calls, int64_t edits, uint64_t seed) {
   Recording run;
   run.lists = {{16}, {32}, {64}};
   run.strings = {""};
@@ -68,11 +68,11 @@ Recording made(int64_t calls, int64_t edits, uint64_t seed) {
 int main(int count, char** arguments) {
   const int64_t calls = count > 1 ? std::atoll(arguments[1]) : 1'000'000;
   const int64_t edits = count > 2 ? std::atoll(arguments[2]) : 1'000;
-  const Recording a = made(calls, 0, 0), b = made(calls, edits, 7);
+  const Recording a = synthetic_run(calls, 0, 0), b = synthetic_run(calls, edits, 7);
   const auto started = std::chrono::steady_clock::now();
   const Alignment alignment = align_runs(a, b);
   const auto aligned = std::chrono::steady_clock::now();
-  const Divergence found = find_divergence(a, b, alignment);
+  const Divergence divergence = find_divergence(a, b, alignment);
   const auto compared = std::chrono::steady_clock::now();
   size_t pairs = 0;
   for (const uint32_t partner : alignment.b_of_a) pairs += partner != kNoCall;
@@ -81,6 +81,6 @@ int main(int count, char** arguments) {
   const auto seconds = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
   std::printf("%lld calls, %lld edits: %.2f s to align, %.2f s to judge, %zu pairs, %zu rows, %.0f MB at most\n",
               static_cast<long long>(calls), static_cast<long long>(edits), seconds(started, aligned),
-              seconds(aligned, compared), pairs, found.rows.size(), static_cast<double>(used.ru_maxrss) / 1024);
+              seconds(aligned, compared), pairs, divergence.rows.size(), static_cast<double>(used.ru_maxrss) / 1024);
   return 0;
 }

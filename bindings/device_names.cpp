@@ -109,9 +109,9 @@ template <class Call>
 PyObject* call_renamed(PyObject* arguments, PyObject* keywords, Call&& call) {
   if (!names().active || !has_text(arguments, keywords)) return call(arguments, keywords);
   try {
-    const auto given = py::reinterpret_borrow<py::tuple>(arguments);
-    py::tuple taken(given.size());
-    for (size_t i = 0; i < given.size(); ++i) taken[i] = renamed(given[i]);
+    const auto positional = py::reinterpret_borrow<py::tuple>(arguments);
+    py::tuple taken(positional.size());
+    for (size_t i = 0; i < positional.size(); ++i) taken[i] = renamed(positional[i]);
     if (!keywords) return call(taken.ptr(), nullptr);
     py::dict by_name;
     for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(keywords)) by_name[name] = renamed(value);
@@ -228,71 +228,71 @@ void show_no_more() {
 }
 
 void swap_functions(const py::list& functions) {
-  Names& all = names();
-  for (const py::handle one : functions) {
-    PyObject* const function = one.ptr();
+  Names& state = names();
+  for (const py::handle torch_function : functions) {
+    PyObject* const function = torch_function.ptr();
     if (PyCFunction_CheckExact(function) && takes_keywords(*reinterpret_cast<PyCFunctionObject*>(function)->m_ml)) {
-      auto* const object = reinterpret_cast<PyCFunctionObject*>(one.inc_ref().ptr());
-      all.functions.push_back({object, std::exchange(object->vectorcall, &renaming_vectorcall)});
-    } else if (Py_IS_TYPE(function, &PyMethodDescr_Type) && all.method_count < kMostMethods &&
+      auto* const object = reinterpret_cast<PyCFunctionObject*>(torch_function.inc_ref().ptr());
+      state.functions.push_back({object, std::exchange(object->vectorcall, &renaming_vectorcall)});
+    } else if (Py_IS_TYPE(function, &PyMethodDescr_Type) && state.method_count < kMostMethods &&
                takes_keywords(*reinterpret_cast<PyMethodDescrObject*>(function)->d_method)) {
-      const size_t number = all.method_count++;
-      MethodSlot& slot = all.methods[number];
-      slot.place = &reinterpret_cast<PyMethodDescrObject*>(one.inc_ref().ptr())->d_method;
+      const size_t number = state.method_count++;
+      MethodSlot& slot = state.methods[number];
+      slot.place = &reinterpret_cast<PyMethodDescrObject*>(torch_function.inc_ref().ptr())->d_method;
       slot.original = *slot.place;
       slot.renaming = *slot.original;
       slot.renaming.ml_meth = as_stored(kRenaming[number]);
       *slot.place = &slot.renaming;
     } else {
-      throw Error(std::string(py::repr(one)) + " is no C function with keywords in this torch");
+      throw Error(std::string(py::repr(torch_function)) + " is no C function with keywords in this torch");
     }
   }
 }
 
 void restore_functions() {
-  Names& all = names();
-  for (const FunctionSlot& slot : all.functions) slot.function->vectorcall = slot.original;
-  all.functions.clear();
-  for (; all.method_count > 0; --all.method_count) {
-    const MethodSlot& slot = all.methods[all.method_count - 1];
+  Names& state = names();
+  for (const FunctionSlot& slot : state.functions) slot.function->vectorcall = slot.original;
+  state.functions.clear();
+  for (; state.method_count > 0; --state.method_count) {
+    const MethodSlot& slot = state.methods[state.method_count - 1];
     *slot.place = slot.original;
   }
 }
 
 void start(std::vector<std::string> from, std::string to, std::string shown, const py::list& types,
            const py::list& functions) {
-  Names& all = names();
-  if (all.active) throw Error("the accelerator has another name already: stop() first");
+  Names& state = names();
+  if (state.active) throw Error("the accelerator has another name already: stop() first");
   try {
     swap_functions(functions);
   } catch (...) {
     restore_functions();
     throw;
   }
-  all.from = std::move(from);
-  all.to = std::move(to);
-  all.shown = std::move(shown);
-  for (const py::handle one : types) {
-    auto* const type = reinterpret_cast<PyTypeObject*>(one.inc_ref().ptr());
+  state.from = std::move(from);
+  state.to = std::move(to);
+  state.shown = std::move(shown);
+  for (const py::handle torch_type : types) {
+    auto* const type = reinterpret_cast<PyTypeObject*>(torch_type.inc_ref().ptr());
     const newfunc original = std::exchange(type->tp_new, renaming_new);
     const auto known =
-        std::find_if(all.slots.begin(), all.slots.end(), [&](const NewSlot& s) { return s.type == type; });
-    if (known == all.slots.end()) all.slots.push_back({type, original});
+        std::find_if(state.slots.begin(), state.slots.end(), [&](const NewSlot& s) { return s.type == type; });
+    if (known == state.slots.end()) state.slots.push_back({type, original});
   }
-  if (std::find(all.from.begin(), all.from.end(), "cuda") != all.from.end()) {
-    all.is_cuda.change(py::module_::import("torch").attr("_C").attr("TensorBase"), "is_cuda", is_cuda_or_accelerator);
+  if (std::find(state.from.begin(), state.from.end(), "cuda") != state.from.end()) {
+    state.is_cuda.change(py::module_::import("torch").attr("_C").attr("TensorBase"), "is_cuda", is_cuda_or_accelerator);
   }
-  if (!all.shown.empty()) show();
-  all.active = true;
+  if (!state.shown.empty()) show();
+  state.active = true;
 }
 
 void stop() {
-  Names& all = names();
-  if (!all.active) return;
-  all.active = false;
-  if (!all.shown.empty()) show_no_more();
-  all.is_cuda.restore();
-  for (const NewSlot& slot : all.slots) slot.type->tp_new = slot.original;
+  Names& state = names();
+  if (!state.active) return;
+  state.active = false;
+  if (!state.shown.empty()) show_no_more();
+  state.is_cuda.restore();
+  for (const NewSlot& slot : state.slots) slot.type->tp_new = slot.original;
   restore_functions();
 }
 

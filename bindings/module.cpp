@@ -147,10 +147,10 @@ void bind_files(py::module_& module) {
   // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes),
   // its faults, bytes of tensors that calls share.
   module.def("find_calls", [](const std::string& path) {
-    const FoundCalls found = find_calls(path);
+    const FoundCalls stored = find_calls(path);
     py::list calls;
-    for (const auto& call : found.calls) calls.append(call_summary(*call));
-    return py::make_tuple(calls, texts_of(found.problems), found.shared_bytes);
+    for (const auto& call : stored.calls) calls.append(call_summary(*call));
+    return py::make_tuple(calls, texts_of(stored.problems), stored.shared_bytes);
   });
   module.def("export_calls", [](const std::string& from, const std::string& to) {
     std::vector<std::string> problems;

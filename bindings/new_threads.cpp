@@ -56,7 +56,7 @@ PyObject* bootstrap(PyObject*, PyObject* thread) {
 }
 
 PyMethodDef kStart = {"start", &start, METH_O, "Start the thread's activity."};
-PyMethodDef kBootstrap = {"_bootstrap", &bootstrap, METH_O, "What a new thread calls first."};
+PyMethodDef kBootstrap = {"_bootstrap", &bootstrap, METH_O, "A new thread calls this first."};
 
 // In C, so that no frame of ours is in the stacks of the program's threads.
 PyObject* replace(const py::object& type, const char* name, PyMethodDef* by) {

@@ -39,11 +39,12 @@ std::string name_of(Verdict verdict) {
 }
 
 void bind_account(py::module_& module) {
-  py::class_<Coverage> account(module, "Coverage", "What a run of a tool looked at, and what it did not look at.");
+  py::class_<Coverage> account(module, "Coverage",
+                               "The calls that a run of a tool examined, and those that it did not.");
   const auto made_from = [](const py::dict& fields) {
-    Coverage made;
-    set_fields(to_value(fields), made);
-    return made;
+    Coverage coverage;
+    set_fields(to_value(fields), coverage);
+    return coverage;
   };
   const auto dict_of = [](const Coverage& self) { return to_python(op_tools::to_value(self)); };
   account

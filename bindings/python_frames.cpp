@@ -64,13 +64,13 @@ struct CodeEntry : KnownCode {
 };
 CodeEntry& entry_of(PyCodeObject* code) {
   static auto* known = new std::unordered_map<PyCodeObject*, CodeEntry>;
-  const auto found = known->find(code);
-  if (found != known->end()) return found->second;
+  const auto entry = known->find(code);
+  if (entry != known->end()) return entry->second;
   static const auto* own = new OwnFolders;
-  CodeEntry made{{kind_of(code), false, shown_text(code->co_filename), shown_text(code->co_name)}, {}};
-  made.of_user = !own->hold(made.file) && made.file.compare(0, 8, "<frozen ") != 0;
+  CodeEntry fresh{{kind_of(code), false, shown_text(code->co_filename), shown_text(code->co_name)}, {}};
+  fresh.of_user = !own->hold(fresh.file) && fresh.file.compare(0, 8, "<frozen ") != 0;
   Py_INCREF(code);
-  return known->emplace(code, std::move(made)).first->second;
+  return known->emplace(code, std::move(fresh)).first->second;
 }
 
 }  // namespace
@@ -137,9 +137,9 @@ size_t pair_of(const PyCodeObject* code, int instruction) {
 
 // The older entry makes room.
 template <class Slot>
-const Slot& put(Slot (&pair)[2], const Slot& made) {
+const Slot& put(Slot (&pair)[2], const Slot& slot) {
   pair[1] = pair[0];
-  return pair[0] = made;
+  return pair[0] = slot;
 }
 
 #ifdef OP_TOOLS_RAW_FRAMES
@@ -267,8 +267,8 @@ py::object PythonFrames::local(const char* name) const {
   PyObject* const names = code_of(*frame_)->co_localsplusnames;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), name) != 0) continue;
-    PyObject* const found = frame_->localsplus[i];
-    PyObject* const value = found && PyCell_Check(found) ? PyCell_GET(found) : found;
+    PyObject* const local_value = frame_->localsplus[i];
+    PyObject* const value = local_value && PyCell_Check(local_value) ? PyCell_GET(local_value) : local_value;
     return value ? py::reinterpret_borrow<py::object>(value) : py::object(py::none());
   }
   return py::none();
@@ -327,23 +327,23 @@ const std::string& PythonFrames::line() const {
 
 // The frame has it as long as the call is on.
 PyObject* PythonFrames::self() const {
-  const py::object found = local("self");
-  return found.is_none() ? nullptr : found.ptr();
+  const py::object self = local("self");
+  return self.is_none() ? nullptr : self.ptr();
 }
 
 py::object PythonFrames::local(const char* name) const {
   const py::error_scope restored;  // the program's own Python error may be set
 #if PY_VERSION_HEX >= 0x030C0000
-  PyObject* const found = PyFrame_GetVarString(raw(frame_), name);
+  PyObject* const local_value = PyFrame_GetVarString(raw(frame_), name);
 #else
   const auto locals = py::reinterpret_steal<py::object>(PyObject_GetAttrString(frame_.ptr(), "f_locals"));
-  PyObject* const found = locals ? PyMapping_GetItemString(locals.ptr(), name) : nullptr;
+  PyObject* const item = locals ? PyMapping_GetItemString(locals.ptr(), name) : nullptr;
 #endif
-  if (!found) {
+  if (!item) {
     forget_error();
     return py::none();
   }
-  return py::reinterpret_steal<py::object>(found);
+  return py::reinterpret_steal<py::object>(item);
 }
 
 #endif

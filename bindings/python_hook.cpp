@@ -28,7 +28,7 @@ class CallView {
   explicit CallView(OpCall& call) : call_(&call) {}
   void end() { call_ = nullptr; }
   OpCall& call() const {
-    if (!call_) throw Error("this call is over: read what you need inside before() or after()");
+    if (!call_) throw Error("this call is over: read its values inside before() or after()");
     return *call_;
   }
 
@@ -151,7 +151,7 @@ Condition python_condition(py::object function) {
 
 void bind_hook(py::module_& module) {
   py::class_<CallView, std::shared_ptr<CallView>>(
-      module, "Call", "One operator call as a hook sees it; valid inside before() and after() only.")
+      module, "Call", "An operator call as a hook sees it; valid inside before() and after() only.")
       .def_property_readonly(
           "id", [](const CallView& view) { return view.call().id; },
           "Number of the call in the process; a backward call has that of its forward call.")
@@ -169,7 +169,7 @@ void bind_hook(py::module_& module) {
           "kwargs", [](const CallView& view) { return shown(view.call().kwargs()); }, "Keyword arguments, as args.")
       .def_property_readonly(
           "result", [](const CallView& view) { return shown(view.call().result()); },
-          "What the call returned; None before it ran, or if it raised. Backward: the input gradients.")
+          "The call's result; None before it ran, or if it raised. Backward: the input gradients.")
       .def_property_readonly(
           "step", [](const CallView& view) { return view.call().step; }, "The training step, from 0.")
       .def_property_readonly(
@@ -177,7 +177,7 @@ void bind_hook(py::module_& module) {
           "Module whose forward() made the call, as ResNet.layer3.0.conv1; empty: none, or not known. Ask in before().")
       .def_property_readonly(
           "error", [](const CallView& view) { return view.call().error; },
-          "What the operator raised; empty if it returned.")
+          "The operator's exception; empty if it returned.")
       .def("__repr__", [](const CallView& view) { return "<op_tools.Call " + std::string(view.call().name) + ">"; });
   py::class_<Hook, std::shared_ptr<Hook>>(module, "CoreHook")
       .def_property_readonly("name", &Hook::name)

@@ -30,15 +30,15 @@ py::object judge_tensors(const at::Tensor& result, const std::optional<at::Tenso
   context.reduced = reduced;
   if (!golden.is_none()) {
     context.golden = [&](std::string* why) {
-      const py::object made = golden();
-      if (made.is_none()) *why = "the float64 run has no such tensor";
-      return made.is_none() ? at::Tensor() : made.cast<at::Tensor>();
+      const py::object value = golden();
+      if (value.is_none()) *why = "the float64 run has no such tensor";
+      return value.is_none() ? at::Tensor() : value.cast<at::Tensor>();
     };
   }
   if (!perturbed.is_none()) {
     context.perturbed = [&](int sample, bool coarse) {
-      const py::object made = perturbed(sample, coarse);
-      return made.is_none() ? at::Tensor() : made.cast<at::Tensor>();
+      const py::object value = perturbed(sample, coarse);
+      return value.is_none() ? at::Tensor() : value.cast<at::Tensor>();
     };
   }
   Check check;

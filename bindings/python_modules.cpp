@@ -55,29 +55,29 @@ class Paths {
   }
 
   const Known& of(const std::vector<PyObject*>& modules) {
-    const auto found = known_.find(modules);
-    if (found != known_.end()) {
-      if (is_of(found->second, modules)) return found->second;
-      known_.erase(found);
+    const auto entry = known_.find(modules);
+    if (entry != known_.end()) {
+      if (is_of(entry->second, modules)) return entry->second;
+      known_.erase(entry);
     }
-    Known made{{}, nullptr};
+    Known fresh{{}, nullptr};
     py::tuple stack(modules.size());
     for (size_t i = 0; i < modules.size(); ++i) {
-      made.alive.push_back(py::weakref(modules[i]));
+      fresh.alive.push_back(py::weakref(modules[i]));
       stack[modules.size() - 1 - i] = py::reinterpret_borrow<py::object>(modules[i]);
     }
     {
       const NotCompiled not_compiled;
-      made.path =
+      fresh.path =
           &*paths_.insert(to_its_end([&] { return host_functions().module_path(stack).cast<std::string>(); })).first;
     }
     if (known_.size() >= kMost) known_.clear();  // a program that makes modules for ever
-    return known_.insert_or_assign(modules, std::move(made)).first->second;
+    return known_.insert_or_assign(modules, std::move(fresh)).first->second;
   }
 
   static size_t hash(Modules modules) {
     size_t hash = modules.size();
-    for (const PyObject* one : modules) hash = hash * 1000003 ^ std::hash<const void*>()(one);
+    for (const PyObject* module : modules) hash = hash * 1000003 ^ std::hash<const void*>()(module);
     return hash;
   }
   // Not under the GIL, too, if all modules live.

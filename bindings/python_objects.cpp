@@ -17,9 +17,9 @@ bool is_dataclass(PyObject* object) {
   // Numbers, strings, dtypes: classes written in C.
   if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return false;
   static PyObject* const fields = PyUnicode_InternFromString("__dataclass_fields__");
-  const auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields));
-  if (!found) forget_error();
-  return static_cast<bool>(found);
+  const auto attribute = py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields));
+  if (!attribute) forget_error();
+  return static_cast<bool>(attribute);
 }
 
 py::object form_of(py::handle object) {
@@ -36,8 +36,8 @@ py::object from_form(py::dict form) {
   if (!PyUnicode_Check(key.ptr())) return form;
   const auto tag = py::str(key);
   if (!shown_text(tag).starts_with("__")) return form;
-  py::object made = function_of_package("from_form")(tag, content);
-  return made.ptr() == Py_NotImplemented ? form : made;
+  py::object object = function_of_package("from_form")(tag, content);
+  return object.ptr() == Py_NotImplemented ? form : object;
 }
 
 py::object named_tuple(const std::string& type, const py::tuple& items) {

@@ -27,41 +27,41 @@ py::str row_text(std::string_view bytes) {
 }
 
 // Rows as tuples, in the order of the fields of op_tools' classes.
-py::tuple call_row(const Recording& all, size_t i) {
-  const RecordedCall& call = all.calls.at(i);
+py::tuple call_row(const Recording& recording, size_t i) {
+  const RecordedCall& call = recording.calls.at(i);
   const auto uses = [&](c10::ArrayRef<RecordedUse> some) {
     py::list list;
-    for (const RecordedUse& use : some) list.append(py::make_tuple(row_text(all.string(use.place)), use.value));
+    for (const RecordedUse& use : some) list.append(py::make_tuple(row_text(recording.string(use.place)), use.value));
     return list;
   };
-  const auto text = [&](StringNumber number) { return row_text(all.string(number)); };
+  const auto text = [&](StringNumber number) { return row_text(recording.string(number)); };
   return py::make_tuple(call.id, text(call.op), std::string(to_string(call.level)), to_string(call.phase), call.step,
                         text(call.module), call.module_call, text(call.line), text(call.error), text(call.scalars),
                         text(call.random), call.thread, call.pass, call.forward_id, call.grad_enabled,
-                        uses(all.inputs(call)), uses(all.outputs(call)));
+                        uses(recording.inputs(call)), uses(recording.outputs(call)));
 }
 
-py::tuple value_row(const Recording& all, size_t i) {
-  const RecordedValue& value = all.values.at(i);
+py::tuple value_row(const Recording& recording, size_t i) {
+  const RecordedValue& value = recording.values.at(i);
   const auto sizes = [&](ListNumber number) {
-    py::tuple list(all.list(number).size());
-    for (size_t k = 0; k < list.size(); ++k) list[k] = all.list(number)[k];
+    py::tuple list(recording.list(number).size());
+    for (size_t k = 0; k < list.size(); ++k) list[k] = recording.list(number)[k];
     return list;
   };
   const py::object producer = value.producer == kNoCall ? py::object(py::none()) : py::int_(value.producer);
-  return py::make_tuple(kOriginNames[static_cast<size_t>(value.origin)], row_text(all.string(value.name)), producer,
-                        value.output, torch_name(value.dtype), row_text(all.string(value.device)), sizes(value.shape),
-                        sizes(value.stride), value.known, value.hash, value.nan, value.inf, value.zero, value.min,
-                        value.max, value.mean, value.norm, value.projections, value.in_doubt());
+  return py::make_tuple(kOriginNames[static_cast<size_t>(value.origin)], row_text(recording.string(value.name)),
+                        producer, value.output, torch_name(value.dtype), row_text(recording.string(value.device)),
+                        sizes(value.shape), sizes(value.stride), value.known, value.hash, value.nan, value.inf,
+                        value.zero, value.min, value.max, value.mean, value.norm, value.projections, value.in_doubt());
 }
 
 // How many values of tensors were on each type of device: {"cpu": 4, "sim": 12}.
-std::map<std::string, int64_t> values_by_device(const Recording& all) {
-  std::vector<int64_t> by_string(all.strings.size());
-  for (const RecordedValue& value : all.values) ++by_string[value.device];
+std::map<std::string, int64_t> values_by_device(const Recording& recording) {
+  std::vector<int64_t> by_string(recording.strings.size());
+  for (const RecordedValue& value : recording.values) ++by_string[value.device];
   std::map<std::string, int64_t> by_type;
   for (size_t i = 1; i < by_string.size(); ++i) {  // string 0 is "": not known
-    if (by_string[i] > 0) by_type[all.strings[i].substr(0, all.strings[i].find(':'))] += by_string[i];
+    if (by_string[i] > 0) by_type[recording.strings[i].substr(0, recording.strings[i].find(':'))] += by_string[i];
   }
   return by_type;
 }
@@ -82,15 +82,15 @@ std::optional<at::Tensor> if_computed(Compute&& compute) {
 
 void bind_record(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
-      .def_property_readonly("path", [](const Recording& all) { return text_of(all.path); })
+      .def_property_readonly("path", [](const Recording& recording) { return text_of(recording.path); })
       .def_readonly("complete", &Recording::complete)
       .def_readonly("damage", &Recording::damage)
-      .def_property_readonly("header", [](const Recording& all) { return to_python(all.header); })
-      .def_property_readonly("calls", [](const Recording& all) { return all.calls.size(); })
-      .def_property_readonly("values", [](const Recording& all) { return all.values.size(); })
+      .def_property_readonly("header", [](const Recording& recording) { return to_python(recording.header); })
+      .def_property_readonly("calls", [](const Recording& recording) { return recording.calls.size(); })
+      .def_property_readonly("values", [](const Recording& recording) { return recording.values.size(); })
       .def_property_readonly("known_values",
-                             [](const Recording& all) {
-                               return std::count_if(all.values.begin(), all.values.end(),
+                             [](const Recording& recording) {
+                               return std::count_if(recording.values.begin(), recording.values.end(),
                                                     [](const RecordedValue& value) { return value.known; });
                              })
       .def_property_readonly("devices", &values_by_device)
@@ -106,9 +106,9 @@ void bind_record(py::module_& module) {
       [](const Recording& run, int64_t step) { return std::make_shared<Recording>(before_step(run, step)); },
       py::arg("run"), py::arg("step"));
   module.def("find_recordings", [](const py::str& path) {
-    py::list found;
-    for (const std::string& file : find_recordings(path_of(path))) found.append(text_of(file));
-    return found;
+    py::list rows;
+    for (const std::string& file : find_recordings(path_of(path))) rows.append(text_of(file));
+    return rows;
   });
   module.def("copy_before_step",
              [](const at::Tensor& parameter) { return if_computed([&] { return copy_before_step(parameter); }); });

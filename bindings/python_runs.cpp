@@ -41,14 +41,14 @@ std::unique_ptr<RunComparison> compare_runs(
     SharedRecording a, SharedRecording b, const SharedRecording& noise,
     const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>& fusions) {
   std::vector<Fusion> known;
-  for (const auto& [one, other] : fusions) known.push_back({one, other});
+  for (const auto& [left, right] : fusions) known.push_back({left, right});
   const py::gil_scoped_release no_gil;
   return std::make_unique<RunComparison>(std::move(a), std::move(b), noise.get(), known);
 }
 
 py::list different_op_counts(const Recording& a, const Recording& b) {
   py::list counts;
-  for (const OpCounts& one : different_counts(a, b)) counts.append(py::make_tuple(one.op, one.phase, one.a, one.b));
+  for (const OpCounts& row : different_counts(a, b)) counts.append(py::make_tuple(row.op, row.phase, row.a, row.b));
   return counts;
 }
 
@@ -59,29 +59,32 @@ void bind_runs(py::module_& module) {
              [](const py::dict& rows) { return std::make_shared<Recording>(make_recording(to_value(rows))); });
 
   py::class_<RunComparison>(module, "RunComparison")
-      .def("__len__", [](const RunComparison& found) { return found.divergence().rows.size(); })
-      .def("row", [](const RunComparison& found,
-                     size_t number) { return to_python(RunRow::columns().value(found.row(number))); })
+      .def("__len__", [](const RunComparison& comparison) { return comparison.divergence().rows.size(); })
+      .def("row", [](const RunComparison& comparison,
+                     size_t number) { return to_python(RunRow::columns().value(comparison.row(number))); })
       .def("counts", &RunComparison::counts)
       .def("worst", &RunComparison::worst)
       .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
       .def("calls_of", &RunComparison::calls_of)
-      .def_property_readonly("a",
-                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.a()); })
-      .def_property_readonly("b",
-                             [](const RunComparison& found) { return std::const_pointer_cast<Recording>(found.b()); })
-      .def_property_readonly("pairs", [](const RunComparison& found) { return found.alignment().b_of_a; })
+      .def_property_readonly(
+          "a", [](const RunComparison& comparison) { return std::const_pointer_cast<Recording>(comparison.a()); })
+      .def_property_readonly(
+          "b", [](const RunComparison& comparison) { return std::const_pointer_cast<Recording>(comparison.b()); })
+      .def_property_readonly("pairs", [](const RunComparison& comparison) { return comparison.alignment().b_of_a; })
       .def_property_readonly("first",
-                             [](const RunComparison& found) -> py::object {
-                               if (found.divergence().first == kNoRow) return py::none();
-                               return py::int_(found.divergence().first);
+                             [](const RunComparison& comparison) -> py::object {
+                               if (comparison.divergence().first == kNoRow) return py::none();
+                               return py::int_(comparison.divergence().first);
                              })
-      .def_property_readonly("is_judged", [](const RunComparison& found) { return found.divergence().is_judged; })
+      .def_property_readonly("is_judged",
+                             [](const RunComparison& comparison) { return comparison.divergence().is_judged; })
       .def_property_readonly("first_by_step",
-                             [](const RunComparison& found) { return found.divergence().first_by_step; })
-      .def_property_readonly("steps_only_a", [](const RunComparison& found) { return found.alignment().steps_only_a; })
-      .def_property_readonly("steps_only_b", [](const RunComparison& found) { return found.alignment().steps_only_b; });
+                             [](const RunComparison& comparison) { return comparison.divergence().first_by_step; })
+      .def_property_readonly("steps_only_a",
+                             [](const RunComparison& comparison) { return comparison.alignment().steps_only_a; })
+      .def_property_readonly("steps_only_b",
+                             [](const RunComparison& comparison) { return comparison.alignment().steps_only_b; });
   module.def("compare_runs", &compare_runs, py::arg("a"), py::arg("b"), py::kw_only(), py::arg("noise") = py::none(),
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
@@ -91,18 +94,19 @@ void bind_runs(py::module_& module) {
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());
-    OddCalls found;
+    OddCalls calls;
     {
       const py::gil_scoped_release no_gil;
-      found = find_odd_calls(all);
+      calls = find_odd_calls(all);
     }
     py::list odd;
-    for (const OddCall& one : found.odd) {
-      const py::object collective = one.collective == kNoCall ? py::object(py::none()) : py::int_(one.collective);
-      odd.append(py::make_tuple(one.run, one.call, one.majority, one.majority_call, one.like_it, one.others,
-                                odd_finding_name(one.finding), collective));
+    for (const OddCall& odd_call : calls.odd) {
+      const py::object collective =
+          odd_call.collective == kNoCall ? py::object(py::none()) : py::int_(odd_call.collective);
+      odd.append(py::make_tuple(odd_call.run, odd_call.call, odd_call.majority, odd_call.majority_call,
+                                odd_call.like_it, odd_call.others, odd_finding_name(odd_call.finding), collective));
     }
-    return py::make_tuple(odd, found.apart);
+    return py::make_tuple(odd, calls.apart);
   });
   module.def("unwritten_values", [](const Recording& run) { return unwritten_values(run); });
   module.def("different_op_counts", &different_op_counts);

@@ -90,7 +90,8 @@ class Switch {
     if (depth_ == 1) {
       end_run();
       std::vector<py::object>& all = running();
-      all.erase(std::remove_if(all.begin(), all.end(), [&](const py::object& one) { return one.is(self); }), all.end());
+      all.erase(std::remove_if(all.begin(), all.end(), [&](const py::object& holder) { return holder.is(self); }),
+                all.end());
     }
     depth_ = std::max(depth_ - 1, 0);  // while a run ends, other threads may come here
     if (depth_ == 0) asleep_ = 0;
@@ -195,7 +196,7 @@ std::function<void(Coverage&)> added_by(const py::function& add) {
       to_its_end([&] { add(py::cast(&account, py::return_value_policy::reference)); });
     } catch (const std::exception& error) {
       if (!hold_for_program(error))
-        log::warn(std::string("what a run did not look at is not all known: ") + error.what());
+        log::warn(std::string("the account of calls that a run did not examine is incomplete: ") + error.what());
     }
   };
 }
@@ -278,9 +279,9 @@ void bind_switch(py::module_& module) {
       },
       py::arg("name"), py::arg("options"), py::arg("condition") = py::none());
   // A hook of the program's own.
-  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& given) {
+  module.def("hook_scope", [](std::shared_ptr<Hook> hook, const py::dict& settings) {
     HookOptions options;
-    read_settings(to_value(given), options);
+    read_settings(to_value(settings), options);
     return std::make_unique<Scope>(std::move(hook), resolve(options).scope);
   });
 }

@@ -56,7 +56,7 @@ void bind_tool_kinds(py::module_& module) {
   module.def("enumerations", [] {
     const auto members = [](const std::vector<NamedText>& all) {
       py::list listed;
-      for (const NamedText& one : all) listed.append(py::make_tuple(one.token, one.text));
+      for (const NamedText& kind : all) listed.append(py::make_tuple(kind.token, kind.text));
       return listed;
     };
     return py::dict("CallVerdict"_a = members(call_verdicts()), "Finding"_a = members(findings()));

@@ -409,10 +409,10 @@ std::optional<c10::Device> named_device(py::handle args, py::handle kwargs) {
         return std::nullopt;  // no name of a device: the function itself will say so
       }
     }
-    if (const auto found = device(named)) return found;
+    if (const auto target = device(named)) return target;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.ptr()); ++i) {
-    if (const auto found = device(PyTuple_GET_ITEM(args.ptr(), i))) return found;
+    if (const auto target = device(PyTuple_GET_ITEM(args.ptr(), i))) return target;
   }
   return std::nullopt;
 }

@@ -122,7 +122,7 @@ void watch(int descriptor) {
     static std::atomic<int> left = 0;
     set_program_hangs();
     flush_hooks(left);
-    if (!comes_true(kHooks, [] { return left == 0; })) log::warn("SIGTERM: what is recorded may not be complete");
+    if (!comes_true(kHooks, [] { return left == 0; })) log::warn("SIGTERM: the records may not be complete");
     log::warn("SIGTERM: the interpreter has not answered: the program hangs in C++, and ends now");
     end_process();
   }

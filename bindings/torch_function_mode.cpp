@@ -74,17 +74,17 @@ class Functions {
     if (PyObject* known = PyDict_GetItemWithError(index_, object)) return functions_[PyLong_AsSize_t(known)];
     const bool hashable = PyErr_Occurred() == nullptr;
     forget_error();
-    Function made{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
+    Function fresh{std::make_shared<std::string>(function_name(object)), PyFunction_Check(object) != 0};
     // Two dozen calls that read the tensor to be printed are none of the program's.
-    if (*made.name == "torch.Tensor.__repr__" || *made.name == "torch.Tensor.__format__") made.in_python = false;
+    if (*fresh.name == "torch.Tensor.__repr__" || *fresh.name == "torch.Tensor.__format__") fresh.in_python = false;
     if constexpr (!compat::SkipsNext<>) {
-      if (made.in_python) made.without_check = without_own_check(object);
+      if (fresh.in_python) fresh.without_check = without_own_check(object);
     }
     if (!hashable || functions_.size() >= kMost) {  // closures made by the million: known only for this call
-      one_off_ = std::move(made);
+      one_off_ = std::move(fresh);
       return one_off_;
     }
-    functions_.push_back(std::move(made));
+    functions_.push_back(std::move(fresh));
     const py::int_ position(functions_.size() - 1);
     if (PyDict_SetItem(index_, object, position.ptr()) != 0) forget_error();
     return functions_.back();
@@ -149,11 +149,11 @@ class EndedByProgram final : public py::error_already_set {
  public:
   EndedByProgram(const py::error_already_set& error, const std::string& who)
       : py::error_already_set(error),
-        what_(ended_by_program(who + " raised " + py::str(error.type().attr("__name__")).cast<std::string>())) {}
-  const char* what() const noexcept override { return what_.c_str(); }
+        message_(ended_by_program(who + " raised " + py::str(error.type().attr("__name__")).cast<std::string>())) {}
+  const char* what() const noexcept override { return message_.c_str(); }
 
  private:
-  const std::string what_;
+  const std::string message_;
 };
 
 // A torch-level call. Throws py::error_already_set when the function raised.
@@ -283,8 +283,8 @@ class LeftOut {
   LeftOut& operator=(const LeftOut&) = delete;
 
   static bool is_running(PyObject* function) {
-    for (const LeftOut* one = innermost(); one; one = one->outer_) {
-      if (one->function_ == function && one->pass_ == torch::autograd::get_current_graph_task_id()) return true;
+    for (const LeftOut* outer = innermost(); outer; outer = outer->outer_) {
+      if (outer->function_ == function && outer->pass_ == torch::autograd::get_current_graph_task_id()) return true;
     }
     return false;
   }
@@ -383,11 +383,11 @@ PyObject* after_held(PyObject* result) {
 // Compilers and exporters call functions on tensors without numbers: these are no calls of the program's, for no tool.
 bool is_of_trace(PyObject* args, PyObject* kwargs) {
   if (computes_shapes_only()) return true;
-  bool found = false;
-  const auto look = [&](const at::Tensor& tensor) { found = found || op_tools::is_of_trace(tensor); };
+  bool of_trace = false;
+  const auto look = [&](const at::Tensor& tensor) { of_trace = of_trace || op_tools::is_of_trace(tensor); };
   visit_tensors(args, look);
   if (kwargs) visit_tensors(kwargs, look);
-  return found;
+  return of_trace;
 }
 
 // __torch_function__(func, types, args=(), kwargs=None)

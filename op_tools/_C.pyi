@@ -86,7 +86,7 @@ def watch_termination() -> None: ...
 def termination_begins() -> None: ...
 
 class Coverage:
-    """What a run of a tool looked at, and what it did not look at (docs/verdicts.md)."""
+    """The calls that a run of a tool examined, and those that it did not (docs/verdicts.md)."""
 
     seen: int
     steps: int

@@ -4,7 +4,7 @@
 
 const op_tools::Columns<ToyRow>& ToyRow::columns() {
   static const op_tools::Columns<ToyRow> all{"ToyRow",
-                                             "Calls of one operator.",
+                                             "Calls of an operator.",
                                              {
                                                  {"op", &ToyRow::op, "the operator"},
                                                  {"calls", &ToyRow::calls, "made while the tool was on"},

@@ -272,9 +272,9 @@ GradientPasses::Pass& GradientPasses::pass_of(int task) {
 }
 
 bool GradientPasses::close(Pass& pass) {
-  const auto found = std::find(open_.begin(), open_.end(), &pass);
-  if (found == open_.end()) return false;
-  open_.erase(found);
+  const auto entry = std::find(open_.begin(), open_.end(), &pass);
+  if (entry == open_.end()) return false;
+  open_.erase(entry);
   return true;
 }
 

@@ -125,12 +125,12 @@ bool NewNodes::contain(const Node& node) const {
   return node.sequence_nr() != kAccumulator && node.sequence_nr() >= first_sequence_ && node.thread_id() == thread_;
 }
 
-WatchedNodes::WatchedNodes(const NewNodes& made, const std::vector<at::Tensor>& outputs,
+WatchedNodes::WatchedNodes(const NewNodes& new_nodes, const std::vector<at::Tensor>& outputs,
                            std::vector<std::shared_ptr<NodeWatch>> watches) {
   if (watches.empty()) return;
   std::unordered_set<Node*> seen;
   const auto visit = [&](Node* node) {
-    if (node && made.contain(*node) && seen.insert(node).second) nodes_.push_back(node);
+    if (node && new_nodes.contain(*node) && seen.insert(node).second) nodes_.push_back(node);
   };
   for (const at::Tensor& output : outputs) {
     if (output.requires_grad() && !output.is_leaf()) {

@@ -45,7 +45,7 @@ class OP_TOOLS_API NewNodes {
 // between the constructor and finish() run outside of the watched interval.
 class OP_TOOLS_API WatchedNodes {
  public:
-  WatchedNodes(const NewNodes& made, const std::vector<at::Tensor>& outputs,
+  WatchedNodes(const NewNodes& new_nodes, const std::vector<at::Tensor>& outputs,
                std::vector<std::shared_ptr<NodeWatch>> watches);
   void finish();
 

@@ -39,13 +39,13 @@ bool is_older(TorchVersion left, TorchVersion right) {
 }
 
 // Not the log, no exceptions, no streams: nothing of the library is initialised yet.
-[[noreturn]] void end_with(TorchVersion needed, const char* found, const char* file) {
+[[noreturn]] void end_with(TorchVersion needed, const char* loaded, const char* file) {
   std::array<char, 1024> text{};
   const int length = std::snprintf(
       text.data(), text.size(),
       "op_tools: this build is for torch %d.%d, and the torch loaded here is %s (%s): install torch %d.%d.*, or build "
       "op_tools again with the torch that is installed.\n",
-      needed.major, needed.minor, found, file, needed.major, needed.minor);
+      needed.major, needed.minor, loaded, file, needed.major, needed.minor);
   const size_t written = length < 0 ? 0 : std::min<size_t>(static_cast<size_t>(length), text.size() - 1);
   if (::write(STDERR_FILENO, text.data(), written) < 0) ::_exit(3);
   ::_exit(2);

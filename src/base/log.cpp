@@ -37,9 +37,9 @@ std::optional<Level> level_from(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto found = std::find(kLevelNames.begin(), kLevelNames.end(), lower);
-  if (found == kLevelNames.end()) return std::nullopt;
-  return static_cast<Level>(found - kLevelNames.begin());
+  const auto entry = std::find(kLevelNames.begin(), kLevelNames.end(), lower);
+  if (entry == kLevelNames.end()) return std::nullopt;
+  return static_cast<Level>(entry - kLevelNames.begin());
 }
 
 std::string_view level_variable() {

@@ -7,11 +7,11 @@ namespace op_tools {
 // each use, even in a loop.
 template <class T>
 T& looked_up_once(T& variable) {
-  T* found = &variable;
+  T* address = &variable;
 #if defined(__GNUC__)
-  asm("" : "+r"(found));
+  asm("" : "+r"(address));
 #endif
-  return *found;
+  return *address;
 }
 
 }  // namespace op_tools

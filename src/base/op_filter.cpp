@@ -94,9 +94,9 @@ struct KnownNames {
 
   static KnownNames& get() {
     static auto* const known = [] {
-      auto* made = new KnownNames;
-      made->add(other_names_of_torch());
-      return made;
+      auto* names = new KnownNames;
+      names->add(other_names_of_torch());
+      return names;
     }();  // leaked: calls may come until the process ends
     return *known;
   }

@@ -223,9 +223,9 @@ class Option final : public OptionBase {
         if (const auto* integer = std::get_if<int64_t>(&value)) *this = static_cast<double>(*integer);
         if (std::holds_alternative<int64_t>(value)) return true;
       }
-      const auto* given = std::get_if<T>(&value);
-      if (given) *this = *given;
-      return given != nullptr;
+      const auto* typed = std::get_if<T>(&value);
+      if (typed) *this = *typed;
+      return typed != nullptr;
     }
   }
   std::string wanted() const override { return Type::kWanted; }

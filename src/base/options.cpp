@@ -20,18 +20,19 @@ std::string_view to_string(Level level) {
 }
 
 Level level_from_string(std::string_view text) {
-  const auto found = std::find(kLevels.begin(), kLevels.end(), text);
-  if (found == kLevels.end()) refuse("level", text, "give aten or torch");
-  return static_cast<Level>(found - kLevels.begin());
+  const auto entry = std::find(kLevels.begin(), kLevels.end(), text);
+  if (entry == kLevels.end()) refuse("level", text, "give aten or torch");
+  return static_cast<Level>(entry - kLevels.begin());
 }
 
-ToolOptions::ToolOptions(std::string_view given)
-    : OptionSet(given),
+ToolOptions::ToolOptions(std::string_view prefix_of_names)
+    : OptionSet(prefix_of_names),
       ops(this, "", {"ops", prefix + "_LIST", "only these operators: regular expressions", "names", "all"}),
       skip(this, "", {"skip", prefix + "_DISABLE_LIST", "all but these operators; taken off `ops`", "names"}),
       level(
           this, Level::kAten,
-          {"level", "", "`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller)",
+          {"level", "",
+           "`torch` (the functions that Python calls) or `aten` (the operators that torch dispatches, from any caller)",
            "", "torch; in C++ aten"},
           kLevels),
       output_dir(this, ".",

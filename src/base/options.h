@@ -66,7 +66,7 @@ struct HookOptions : ToolOptions {
 // Options with every question answered: hooks are made from these.
 template <class Options>
 struct Resolved : Options {
-  explicit Resolved(const Options& given) : Options(given) {
+  explicit Resolved(const Options& options) : Options(options) {
     this->resolve_all();
     scope = this->for_scope();
   }

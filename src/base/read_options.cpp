@@ -55,15 +55,15 @@ int64_t number_from(std::string_view source, std::string_view text, int64_t leas
 }
 
 std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part) {
-  std::vector<std::pair<std::string, std::string>> found;
+  std::vector<std::pair<std::string, std::string>> variables;
   for (char** entry = environ; entry && *entry; ++entry) {
     const std::string_view text = *entry;
     const auto equals = text.find('=');
     if (equals == std::string_view::npos || text.substr(0, equals).find(part) == std::string_view::npos) continue;
-    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(variables.begin(), variables.end());
+  return variables;
 }
 
 }  // namespace op_tools

@@ -35,9 +35,9 @@ void make_folders(const std::string& path) {
   make_folder(path);
 }
 
-std::string claim_run_folder(const std::string& output_dir, std::string_view what, int64_t rank) {
+std::string claim_run_folder(const std::string& output_dir, std::string_view name, int64_t rank) {
   std::string parent = output_dir.empty() || output_dir == "." ? "" : output_dir + "/";
-  parent.append(what).append("/").append(std::to_string(rank));
+  parent.append(name).append("/").append(std::to_string(rank));
   make_folders(parent);
   const std::string base = parent + "/" + timestamp();
   std::string folder = base;

@@ -12,7 +12,7 @@
 namespace op_tools {
 
 // Makes it and returns its path. Throws Error with path and system message.
-OP_TOOLS_API std::string claim_run_folder(const std::string& output_dir, std::string_view what, int64_t rank);
+OP_TOOLS_API std::string claim_run_folder(const std::string& output_dir, std::string_view name, int64_t rank);
 
 // Makes a folder where it is missing (make_folders: those above it too). Throws Error with path and system message.
 OP_TOOLS_API void make_folder(const std::string& path);

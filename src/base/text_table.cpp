@@ -35,15 +35,15 @@ std::string text_table(const std::vector<TableColumn>& columns, const std::vecto
       widths[i] = std::max(widths[i], length_of(row[i]));
   }
   size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
-  for (const size_t one : widths) total += one;
+  for (const size_t width : widths) total += width;
   // The widest text column gives way to the next, then both do: the remaining width is shared evenly.
   const auto widest = [&] {
-    size_t found = columns.size();
+    size_t widest_column = columns.size();
     for (size_t i = 0; i < columns.size(); ++i) {
       const bool can_give = !columns[i].is_number && widths[i] > kNarrowest;
-      if (can_give && (found == columns.size() || widths[i] > widths[found])) found = i;
+      if (can_give && (widest_column == columns.size() || widths[i] > widths[widest_column])) widest_column = i;
     }
-    return found;
+    return widest_column;
   };
   for (; total > width; --total) {
     const size_t gives = widest();

@@ -71,9 +71,9 @@ class MappedFile {
 };
 
 // What stands in a damaged file may be too large.
-int64_t sum(int64_t one, int64_t other) {
+int64_t sum(int64_t left, int64_t right) {
   int64_t result = 0;
-  return __builtin_add_overflow(one, other, &result) ? 0 : result;
+  return __builtin_add_overflow(left, right, &result) ? 0 : result;
 }
 
 using Header = BlackBoxFile::Header;
@@ -125,7 +125,7 @@ class Reader {
       }
     }
     std::stable_sort(rows.begin(), rows.end(),
-                     [](const BlackBoxRow& one, const BlackBoxRow& other) { return one.begun < other.begun; });
+                     [](const BlackBoxRow& row, const BlackBoxRow& other) { return row.begun < other.begun; });
     return rows;
   }
 

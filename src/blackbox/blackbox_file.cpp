@@ -42,8 +42,8 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  throw Error(path + ": " + what + ": " + std::strerror(errno));
+[[noreturn]] void fail(const std::string& path, const char* problem) {
+  throw Error(path + ": " + problem + ": " + std::strerror(errno));
 }
 
 }  // namespace
@@ -125,11 +125,11 @@ BlackBoxFile::Thread& BlackBoxFile::find_thread() {
   tl_threads.erase(
       std::remove_if(tl_threads.begin(), tl_threads.end(), [](const auto& thread) { return thread->life.expired(); }),
       tl_threads.end());
-  auto made = std::make_unique<Thread>(tl_clock);
-  made->file = serial_;
-  made->life = life_;
-  made->region = take_region();
-  return *tl_threads.emplace_back(std::move(made));
+  auto thread = std::make_unique<Thread>(tl_clock);
+  thread->file = serial_;
+  thread->life = life_;
+  thread->region = take_region();
+  return *tl_threads.emplace_back(std::move(thread));
 }
 
 BlackBoxFile::Region* BlackBoxFile::take_region() {
@@ -246,8 +246,8 @@ std::string BlackBoxFile::description(InputsId id) const {
 StringId BlackBoxFile::intern(std::string_view text) {
   if (text.empty()) return 0;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = ids_.find(std::string(text));
-  if (found != ids_.end()) return found->second;
+  const auto entry = ids_.find(std::string(text));
+  if (entry != ids_.end()) return entry->second;
   const uint64_t at = header_->strings_used.load(std::memory_order_relaxed);
   const auto size = static_cast<uint32_t>(text.size());
   if (at + sizeof size + size > kStringBytes || !grow(string_room_, header_->strings_at, at + sizeof size + size)) {
@@ -292,8 +292,8 @@ void BlackBoxFile::each_call(const Visit& visit) const {
 
 std::optional<BlackBoxFile::Stuck> BlackBoxFile::stuck(int64_t since) const {
   std::optional<Stuck> open, on_stream, last;
-  const auto take = [](std::optional<Stuck>& found, Stuck::In in, const Region& region, const BlackBoxCall& call) {
-    found = Stuck{in, region.thread, call};
+  const auto take = [](std::optional<Stuck>& stuck, Stuck::In in, const Region& region, const BlackBoxCall& call) {
+    stuck = Stuck{in, region.thread, call};
   };
   for (uint32_t i = 0; i < header_->regions_used.load(std::memory_order_acquire); ++i) {
     const Region& region = region_at(i);

@@ -117,9 +117,9 @@ struct BlackBoxHook::Impl {
   // the first call: most forked children run no operator.
   BlackBoxFile* own_file() {
     // Asked at every call: std::call_once takes 70 instructions also when all is done.
-    if (!made.load(std::memory_order_acquire)) {
+    if (!is_made.load(std::memory_order_acquire)) {
       std::call_once(asked, [this] { make(); });
-      made.store(true, std::memory_order_release);
+      is_made.store(true, std::memory_order_release);
     }
     return file && !file->is_parents() ? file.get() : nullptr;
   }
@@ -156,7 +156,7 @@ struct BlackBoxHook::Impl {
   std::string root;     // the folder of the file; empty: none yet
   uint32_t parent = 0;  // the process that this process was forked from
   std::once_flag asked;
-  std::atomic<bool> made{false};
+  std::atomic<bool> is_made{false};
   std::unique_ptr<BlackBoxFile> file;
   std::unique_ptr<KeptInputs> kept;  // nullptr: no inputs are stored
   std::unique_ptr<StreamMarks> marks;

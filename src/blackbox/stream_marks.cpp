@@ -17,12 +17,12 @@ uint8_t StreamMarks::current(c10::Device device) {
   const uint32_t used = file_.header().streams_used.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < used; ++i) {
     if (streams_[i].stream != stream) continue;
-    const auto found = static_cast<uint8_t>(i + 1);
-    if (is_due(found)) {
+    const auto number = static_cast<uint8_t>(i + 1);
+    if (is_due(number)) {
       const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (lock.owns_lock()) ask_locked(found);
+      if (lock.owns_lock()) ask_locked(number);
     }
-    return found;
+    return number;
   }
   return add(stream);
 }
@@ -58,30 +58,30 @@ void StreamMarks::launched(uint8_t stream) {
 }
 
 void StreamMarks::mark_locked(uint8_t stream) {
-  Marked& one = streams_[stream - 1];
+  Marked& stream_state = streams_[stream - 1];
   constexpr size_t kMostWaiting = 64;  // a device that far behind is marked again when it comes on
-  if (one.unable || one.events.size() >= kMostWaiting) return;
+  if (stream_state.unable || stream_state.events.size() >= kMostWaiting) return;
   try {
-    const c10::impl::VirtualGuardImpl guard(one.stream.device_type());
-    if (compat::is_capturing(guard, one.stream)) return;
-    c10::Event event(one.stream.device_type());
+    const c10::impl::VirtualGuardImpl guard(stream_state.stream.device_type());
+    if (compat::is_capturing(guard, stream_state.stream)) return;
+    c10::Event event(stream_state.stream.device_type());
     const int64_t now = clock_now();
-    event.record(one.stream);
-    one.events.emplace_back(now, std::move(event));
+    event.record(stream_state.stream);
+    stream_state.events.emplace_back(now, std::move(event));
   } catch (const std::exception&) {
-    one.unable = true;
+    stream_state.unable = true;
   }
 }
 
 void StreamMarks::ask_locked(uint8_t stream) {
-  Marked& one = streams_[stream - 1];
+  Marked& stream_state = streams_[stream - 1];
   try {
-    while (!one.unable && !one.events.empty() && one.events.front().second.query()) {
-      file_.header().streams[stream - 1].done_until.store(one.events.front().first, std::memory_order_release);
-      one.events.pop_front();
+    while (!stream_state.unable && !stream_state.events.empty() && stream_state.events.front().second.query()) {
+      file_.header().streams[stream - 1].done_until.store(stream_state.events.front().first, std::memory_order_release);
+      stream_state.events.pop_front();
     }
   } catch (const std::exception&) {
-    one.unable = true;  // the device is broken
+    stream_state.unable = true;  // the device is broken
   }
 }
 
@@ -89,8 +89,8 @@ void StreamMarks::look() {
   const std::lock_guard lock(mutex_);
   BlackBoxFile::Header& header = file_.header();
   const uint32_t used = header.streams_used.load(std::memory_order_relaxed);
-  const auto captures = [](const Marked& one) {
-    return compat::is_capturing(c10::impl::VirtualGuardImpl(one.stream.device_type()), one.stream);
+  const auto captures = [](const Marked& stream_state) {
+    return compat::is_capturing(c10::impl::VirtualGuardImpl(stream_state.stream.device_type()), stream_state.stream);
   };
   try {
     // A question to any stream would end the capture of a graph.
@@ -99,16 +99,17 @@ void StreamMarks::look() {
     return;
   }
   for (uint32_t i = 0; i < used; ++i) {
-    Marked& one = streams_[i];
+    Marked& stream_state = streams_[i];
     try {
       const int64_t now = clock_now();
-      if (!one.unable && c10::impl::VirtualGuardImpl(one.stream.device_type()).queryStream(one.stream)) {
+      if (!stream_state.unable &&
+          c10::impl::VirtualGuardImpl(stream_state.stream.device_type()).queryStream(stream_state.stream)) {
         header.streams[i].done_until.store(now, std::memory_order_release);
-        one.events.clear();
+        stream_state.events.clear();
         continue;
       }
     } catch (const std::exception&) {
-      one.unable = true;
+      stream_state.unable = true;
     }
     ask_locked(static_cast<uint8_t>(i + 1));
   }

@@ -58,14 +58,14 @@ Place place_of(const StoredCall& stored, const SavedCall& call) {
 }  // namespace
 
 size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems) {
-  FoundCalls found = find_calls(from);
-  *problems = std::move(found.problems);
+  FoundCalls stored_calls = find_calls(from);
+  *problems = std::move(stored_calls.problems);
   std::string top = from;
   while (top.size() > 1 && top.back() == '/') top.pop_back();
   std::map<std::string, std::unique_ptr<CallStore>> stores;  // by run
   std::map<std::string, std::string> written;                // the call's folder, and where it came from
   size_t exported = 0;
-  for (const auto& stored : found.calls) {
+  for (const auto& stored : stored_calls.calls) {
     try {
       SavedCall call = read_call(*stored);
       const Place place = place_of(*stored, call);

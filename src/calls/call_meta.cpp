@@ -45,15 +45,15 @@ bool multiplies_in_tf32(std::string_view op_name, const ProcessState& state) {
 }
 
 const char* precision_name(at::Float32MatmulPrecision precision) {
-  for (const auto& [one, name] : kPrecisions) {
-    if (one == precision) return name;
+  for (const auto& [value, name] : kPrecisions) {
+    if (value == precision) return name;
   }
   return "highest";
 }
 
 at::Float32MatmulPrecision precision_from_name(std::string_view name) {
-  for (const auto& [precision, one] : kPrecisions) {
-    if (one == name) return precision;
+  for (const auto& [precision, known_name] : kPrecisions) {
+    if (known_name == name) return precision;
   }
   throw Error("'" + std::string(name) + "' is no float32_matmul_precision: highest, high, medium");
 }

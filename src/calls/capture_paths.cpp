@@ -85,8 +85,8 @@ std::string tensor_file(std::string_view content) {
   return std::string(kTensorFolder) + "/" + std::string(content) + ".pth";
 }
 
-void fail(const std::string& path, const char* what, int error) {
-  throw Error(path + ": " + what + ": " + std::strerror(error));
+void fail(const std::string& path, const char* problem, int error) {
+  throw Error(path + ": " + problem + ": " + std::strerror(error));
 }
 
 }  // namespace op_tools

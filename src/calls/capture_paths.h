@@ -31,6 +31,6 @@ std::string visible(std::string_view name);
 std::string tensor_file(std::string_view content);
 
 // Throws Error "path: failure: the system's text".
-[[noreturn]] void fail(const std::string& path, const char* what, int error);
+[[noreturn]] void fail(const std::string& path, const char* problem, int error);
 
 }  // namespace op_tools

@@ -199,7 +199,7 @@ class Packer::Copier {
     }
     void* const memory = copy.mutable_data_ptr();
     c10::DataPtr data(
-        memory, new at::Tensor(std::move(copy)), [](void* made) { delete static_cast<at::Tensor*>(made); },
+        memory, new at::Tensor(std::move(copy)), [](void* owner) { delete static_cast<at::Tensor*>(owner); },
         c10::Device(c10::kCPU));
     packer_.memories_.push_back({std::move(data), bytes});
   }
@@ -261,8 +261,8 @@ void Packer::tree_int(int64_t number) {
 }
 
 void Packer::tree_tensor(const at::Tensor& tensor) {
-  const auto known = std::find_if(known_.begin(), known_.end(), [&](const at::Tensor* one) {
-    return one->unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
+  const auto known = std::find_if(known_.begin(), known_.end(), [&](const at::Tensor* earlier) {
+    return earlier->unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
   });
   if (known != known_.end()) {
     put_plain(PackedNode::kKnown);
@@ -291,9 +291,9 @@ void Packer::tree(const Value& value) {
   if (value.is<None>()) return put_plain(PackedNode::kNone);
   if (const auto* flag = value.get_if<bool>()) return put_plain(*flag ? PackedNode::kTrue : PackedNode::kFalse);
   if (const auto* number = value.get_if<int64_t>()) return tree_int(*number);
-  const auto plain = [this](PackedNode node, const auto& what) {
+  const auto plain = [this](PackedNode node, const auto& content) {
     put_plain(node);
-    put_plain(what);
+    put_plain(content);
   };
   if (const auto* number = value.get_if<double>()) return plain(PackedNode::kDouble, *number);
   if (const auto* dtype = value.get_if<at::ScalarType>()) return plain(PackedNode::kDtype, *dtype);

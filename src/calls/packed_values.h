@@ -228,7 +228,7 @@ class Unpacker {
   }
   std::string_view text();
   Value value();
-  void expect(uint32_t number, const char* what);
+  void expect(uint32_t number, const char* expected);
   [[noreturn]] static void fail_at_end();
   Value tree();
   Values items(size_t count);

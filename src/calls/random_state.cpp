@@ -25,11 +25,11 @@ struct EngineOf {
 };
 template struct EngineOf<&at::CPUGeneratorImpl::engine_>;
 
-bool is_same(const at::mt19937& one, const at::mt19937& other) {
+bool is_same(const at::mt19937& engine, const at::mt19937& other) {
   // Equal memory is an equal state; a difference may be in bytes between the fields.
   static_assert(std::is_trivially_copyable_v<at::mt19937>);
-  if (std::memcmp(&one, &other, sizeof one) == 0) return true;
-  const at::mt19937_data_pod a = one.data(), b = other.data();
+  if (std::memcmp(&engine, &other, sizeof engine) == 0) return true;
+  const at::mt19937_data_pod a = engine.data(), b = other.data();
   return a.left_ == b.left_ && a.next_ == b.next_ && a.seed_ == b.seed_ && a.state_ == b.state_;
 }
 

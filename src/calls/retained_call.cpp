@@ -35,7 +35,7 @@ NotedInputs::NotedInputs(OpCall& call, ProgramState state) : state_(std::move(st
 }
 
 bool NotedInputs::recall(Value* args, Value* kwargs) const {
-  std::vector<at::Tensor> found;
+  std::vector<at::Tensor> live;
   for (const Noted& noted : tensors_) {
     if (!noted.storage) return false;
     if (noted.has_version && noted.version_counter.current_version() != noted.version) return false;
@@ -44,9 +44,9 @@ bool NotedInputs::recall(Value* args, Value* kwargs) const {
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), noted.keys, noted.dtype);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(noted.sizes, noted.strides, noted.offset);
     tensor.set_requires_grad(noted.requires_grad);
-    found.push_back(std::move(tensor));
+    live.push_back(std::move(tensor));
   }
-  auto next = found.begin();
+  auto next = live.begin();
   const auto fill = [&] { return Value(*next++); };
   *args = restore_tensors(args_, fill);
   *kwargs = restore_tensors(kwargs_, fill);
@@ -132,9 +132,9 @@ std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
     return std::nullopt;
   }
   if (is_backward) saved.meta.state = forward->state();
-  Snapshot given = take_snapshot(make_tuple({forward_args, forward_kwargs}), "");
-  *bytes = given.bytes;
-  saved.set_inputs(std::move(given));
+  Snapshot inputs_of_forward = take_snapshot(make_tuple({forward_args, forward_kwargs}), "");
+  *bytes = inputs_of_forward.bytes;
+  saved.set_inputs(std::move(inputs_of_forward));
 
   auto output = outputs.begin();
   if (is_backward) {
@@ -144,8 +144,8 @@ std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
     saved.backward.push_back({std::move(grad_outputs.value), std::move(grad_inputs.value)});
     return saved;
   }
-  const bool overwritten = std::any_of(outputs.begin(), outputs.end(), [](const VersionedTensor& one) {
-    return one.tensor().defined() && !one.is_unchanged();
+  const bool overwritten = std::any_of(outputs.begin(), outputs.end(), [](const VersionedTensor& output) {
+    return output.tensor().defined() && !output.is_unchanged();
   });
   if (overwritten) return saved;
   std::vector<std::pair<Value, Value>> changed;
@@ -153,17 +153,17 @@ std::optional<SavedCall> RetainedCall::saved_call(size_t* bytes) const {
     changed.emplace_back(static_cast<int64_t>(index), outputs[place].tensor());
   }
   // A single snapshot: a result which is a changed input is stored once.
-  Snapshot made = take_snapshot(make_tuple({with_tensors(result, output), make_dict(std::move(changed))}), "");
-  *bytes += made.bytes;
-  saved.set_output(std::move(made));
+  Snapshot results = take_snapshot(make_tuple({with_tensors(result, output), make_dict(std::move(changed))}), "");
+  *bytes += results.bytes;
+  saved.set_output(std::move(results));
   return saved;
 }
 
 bool CallArchive::wants(std::string_view op, Phase phase) const {
   if (is_full()) return false;
   if (saved_.empty()) return true;
-  const auto found = saved_.find({std::string(op), phase});
-  return found == saved_.end() || found->second < per_op_;
+  const auto entry = saved_.find({std::string(op), phase});
+  return entry == saved_.end() || entry->second < per_op_;
 }
 
 std::string CallArchive::save(const RetainedCall& call, const std::string& root, int64_t rank, std::string* why_not) {

@@ -73,33 +73,33 @@ const Value& required(const Value& dict, std::string_view key) {
   return *value;
 }
 
-const Values& sequence(const Value& value, const char* what) {
+const Values& sequence(const Value& value, const char* subject) {
   const Values* items = sequence_items(value);
-  if (!items) throw Error(std::string(what) + " is " + describe(value) + ", expected a tuple");
+  if (!items) throw Error(std::string(subject) + " is " + describe(value) + ", expected a tuple");
   return *items;
 }
 
-size_t tensor_index(const Value& key, const char* what) {
+size_t tensor_index(const Value& key, const char* subject) {
   const auto* index = key.get_if<int64_t>();
   if (!index || *index < 0)
-    throw Error(std::string(what) + " has the key " + describe(key) + ", expected a tensor's index");
+    throw Error(std::string(subject) + " has the key " + describe(key) + ", expected a tensor's index");
   return static_cast<size_t>(*index);
 }
 
-std::vector<int64_t> integers(const Value& value, const char* what) {
+std::vector<int64_t> integers(const Value& value, const char* subject) {
   if (const auto* size = value.get_if<Size>()) return size->sizes;
   std::vector<int64_t> numbers;
-  for (const Value& item : sequence(value, what)) {
+  for (const Value& item : sequence(value, subject)) {
     const auto* number = item.get_if<int64_t>();
-    if (!number) throw Error(std::string(what) + " holds " + describe(item) + ", expected integers");
+    if (!number) throw Error(std::string(subject) + " holds " + describe(item) + ", expected integers");
     numbers.push_back(*number);
   }
   return numbers;
 }
 
-const Items& dict_items(const Value& value, const char* what) {
+const Items& dict_items(const Value& value, const char* subject) {
   const auto* dict = value.get_if<Dict>();
-  if (!dict) throw Error(std::string(what) + " is " + describe(value) + ", expected a dict");
+  if (!dict) throw Error(std::string(subject) + " is " + describe(value) + ", expected a dict");
   return *dict->items;
 }
 

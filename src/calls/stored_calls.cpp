@@ -92,15 +92,15 @@ class Container {
   const std::vector<ZipEntry>& entries() const { return entries_; }
 
   const ZipEntry* find(const std::string& name) const {
-    const auto found = std::lower_bound(entries_.begin(), entries_.end(), name,
+    const auto place = std::lower_bound(entries_.begin(), entries_.end(), name,
                                         [](const ZipEntry& entry, const std::string& key) { return entry.name < key; });
-    return found != entries_.end() && found->name == name ? &*found : nullptr;
+    return place != entries_.end() && place->name == name ? &*place : nullptr;
   }
 
   const ZipEntry& entry(const std::string& name) const {
-    const ZipEntry* found = find(name);
-    if (found == nullptr) throw Error(path_ + "!" + name + ": the container has no such entry");
-    return *found;
+    const ZipEntry* entry = find(name);
+    if (entry == nullptr) throw Error(path_ + "!" + name + ": the container has no such entry");
+    return *entry;
   }
 
   FileSource::Range load(const std::string& name) const {
@@ -190,19 +190,19 @@ class Finder {
   void add_container(const std::string& path) {
     const auto container = std::make_shared<const Container>(path);
     const std::vector<std::string>& problems = container->problems();
-    found_.problems.insert(found_.problems.end(), problems.begin(), problems.end());
+    listing_.problems.insert(listing_.problems.end(), problems.begin(), problems.end());
     const std::string input = file_name(CallFile::kInput, 0);
     const std::string* last = nullptr;
     for (const auto& entry : container->entries()) {
       if (last != nullptr && *last == entry.name) {
-        found_.problems.push_back(path + "!" + entry.name + ": is there more than once; the first is read");
+        listing_.problems.push_back(path + "!" + entry.name + ": is there more than once; the first is read");
         continue;
       }
       last = &entry.name;
-      if (entry.name.starts_with(std::string(kTensorFolder) + "/")) found_.shared_bytes += entry.size;
+      if (entry.name.starts_with(std::string(kTensorFolder) + "/")) listing_.shared_bytes += entry.size;
       if (entry.name == input || ends_with(entry.name, "/" + input)) {
         const size_t folder_size = entry.name.size() - input.size();
-        found_.calls.push_back(
+        listing_.calls.push_back(
             std::make_unique<ContainerCall>(container, entry.name.substr(0, folder_size == 0 ? 0 : folder_size - 1)));
       }
     }
@@ -226,9 +226,9 @@ class Finder {
       return std::forward_as_tuple(capture_id(a->path()), a->path()) <
              std::forward_as_tuple(capture_id(b->path()), b->path());
     };
-    std::sort(found_.calls.begin(), found_.calls.end(), before);
-    std::sort(found_.problems.begin(), found_.problems.end());
-    return std::move(found_);
+    std::sort(listing_.calls.begin(), listing_.calls.end(), before);
+    std::sort(listing_.problems.begin(), listing_.problems.end());
+    return std::move(listing_);
   }
 
  private:
@@ -236,7 +236,7 @@ class Finder {
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), &::closedir);
     if (!stream) {
       if (is_top) fail(folder, "cannot be read", errno);
-      found_.problems.push_back(folder + ": cannot be read: " + std::strerror(errno));
+      listing_.problems.push_back(folder + ": cannot be read: " + std::strerror(errno));
       return;
     }
     bool has_input = false, has_other = false;
@@ -251,19 +251,19 @@ class Finder {
       } else if (name == file_name(CallFile::kInput, 0)) {
         has_input = true;
       } else if (ends_with(name, kTemporary)) {
-        found_.problems.push_back(path + ": cut off: its program ended while it was written");
+        listing_.problems.push_back(path + ": cut off: its program ended while it was written");
       } else if (name == kContainerName) {
         add_found_container(path);
       } else if (is_shared_tensors(name, folder)) {
-        found_.shared_bytes += static_cast<uint64_t>(status.st_size);
+        listing_.shared_bytes += static_cast<uint64_t>(status.st_size);
       } else {
         has_other = has_other || is_call_file(name);
       }
     }
     if (has_input) {
-      found_.calls.push_back(std::make_unique<FolderCall>(folder));
+      listing_.calls.push_back(std::make_unique<FolderCall>(folder));
     } else if (has_other) {
-      found_.problems.push_back(folder + ": has files of a call but no " + file_name(CallFile::kInput, 0));
+      listing_.problems.push_back(folder + ": has files of a call but no " + file_name(CallFile::kInput, 0));
     }
   }
 
@@ -271,7 +271,7 @@ class Finder {
     try {
       add_container(path);
     } catch (const Error& error) {
-      found_.problems.emplace_back(error.what());
+      listing_.problems.emplace_back(error.what());
     }
   }
 
@@ -284,7 +284,7 @@ class Finder {
            name == file_name(CallFile::kGradOutputs, 0) || name == file_name(CallFile::kMeta, 0);
   }
 
-  FoundCalls found_;
+  FoundCalls listing_;
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
@@ -303,9 +303,9 @@ FoundCalls find_calls(const std::string& path) {
   if (::stat(path.c_str(), &status) != 0) {
     const int problem = errno;
     if (path.find(kInContainer) == std::string::npos) fail(path, "cannot be read", problem);
-    FoundCalls one;
-    one.calls.push_back(open_call(path));
-    return one;
+    FoundCalls result;
+    result.calls.push_back(open_call(path));
+    return result;
   }
   Finder finder;
   if (S_ISDIR(status.st_mode)) {
@@ -315,13 +315,13 @@ FoundCalls find_calls(const std::string& path) {
     return finder.take();
   }
   finder.add_container(path);
-  FoundCalls found = finder.take();
-  if (found.calls.empty() && !starts_as_zip(path)) {
+  FoundCalls calls = finder.take();
+  if (calls.calls.empty() && !starts_as_zip(path)) {
     throw Error(path + ": is no capture: give the folder of a call, a folder above, or a " + kContainerName);
   }
-  if (found.calls.empty() && found.problems.empty())
+  if (calls.calls.empty() && calls.problems.empty())
     throw Error(path + ": no container of calls: give the folder of a call, a folder above, or a " + kContainerName);
-  return found;
+  return calls;
 }
 
 Value read_call_file(const std::string& path) {

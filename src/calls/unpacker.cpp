@@ -21,9 +21,9 @@ void Unpacker::fail_at_end() {
   throw Error("packed values end before all of them were read: this is an error of op_tools");
 }
 
-void Unpacker::expect(uint32_t number, const char* what) {
+void Unpacker::expect(uint32_t number, const char* expected) {
   if (plain<uint32_t>() == number) return;
-  throw Error(std::string("packed values hold something else than ") + what + ": this is an error of op_tools");
+  throw Error(std::string("packed values hold something else than ") + expected + ": this is an error of op_tools");
 }
 
 void Unpacker::finish() const {
@@ -42,12 +42,12 @@ Value Unpacker::value() {
 }
 
 const c10::Storage& Unpacker::storage(size_t memory) {
-  c10::Storage& made = storages_[memory];
-  if (!made) {
+  c10::Storage& storage = storages_[memory];
+  if (!storage) {
     Packed::Memory& of = packed_.memories()[memory];
-    made = c10::Storage(c10::Storage::use_byte_size_t(), of.size, std::move(of.data), nullptr, false);
+    storage = c10::Storage(c10::Storage::use_byte_size_t(), of.size, std::move(of.data), nullptr, false);
   }
-  return made;
+  return storage;
 }
 
 Values Unpacker::items(size_t count) {

@@ -17,13 +17,13 @@ at::Tensor copied(const at::Tensor& tensor) {
 }  // namespace
 
 bool has_plain_memory(const at::Tensor& tensor) {
-  std::string what;
-  return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
+  std::string type;
+  return tensor.defined() && why_not_plain(tensor, &type).empty() && tensor.layout() == at::kStrided &&
          !tensor._is_zerotensor();
 }
 
-bool share_memory(const at::Tensor& one, const at::Tensor& other) {
-  return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage());
+bool share_memory(const at::Tensor& tensor, const at::Tensor& other) {
+  return tensor.has_storage() && other.has_storage() && tensor.storage().is_alias_of(other.storage());
 }
 
 bool shows_part_of(const at::Tensor& whole, const at::Tensor& part) {
@@ -46,21 +46,21 @@ VersionedTensor::VersionedTensor(const at::Tensor& tensor) {
 }
 
 VersionedTensor VersionedTensor::copy_of(const at::Tensor& tensor) {
-  VersionedTensor made;
-  if (!has_plain_memory(tensor)) return made;
-  made.tensor_ = copied(tensor);
-  made.version_ = version_of(made.tensor_);
-  return made;
+  VersionedTensor copy;
+  if (!has_plain_memory(tensor)) return copy;
+  copy.tensor_ = copied(tensor);
+  copy.version_ = version_of(copy.tensor_);
+  return copy;
 }
 
 VersionedTensor VersionedTensor::unwritten_like(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense()) return copy_of(tensor);
-  VersionedTensor made;
-  if (!has_plain_memory(tensor)) return made;
-  made.tensor_ = private_empty_like(tensor, tensor.scalar_type());
-  made.tensor_.set_requires_grad(tensor.requires_grad());
-  made.version_ = version_of(made.tensor_);
-  return made;
+  VersionedTensor copy;
+  if (!has_plain_memory(tensor)) return copy;
+  copy.tensor_ = private_empty_like(tensor, tensor.scalar_type());
+  copy.tensor_.set_requires_grad(tensor.requires_grad());
+  copy.version_ = version_of(copy.tensor_);
+  return copy;
 }
 
 bool VersionedTensor::is_unchanged() const {
@@ -78,7 +78,7 @@ int64_t VersionedTensor::before_write(const at::Tensor& written, Copies& copies)
 std::pair<at::Tensor, bool> VersionedTensor::Copies::of(const at::Tensor& tensor) {
   const auto* memory = static_cast<const char*>(tensor.storage().data());
   const void* first = memory + tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
-  at::Tensor& copy = made_[{first, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()}];
+  at::Tensor& copy = copies_[{first, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()}];
   const bool is_new = !copy.defined();
   if (is_new) copy = copied(tensor);
   return {copy, is_new};

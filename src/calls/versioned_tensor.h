@@ -16,7 +16,7 @@
 namespace op_tools {
 
 // Are they tensors over the same storage?
-bool share_memory(const at::Tensor& one, const at::Tensor& other);
+bool share_memory(const at::Tensor& tensor, const at::Tensor& other);
 // Are all elements of `part`, on the same storage, elements of `whole`, too?
 bool shows_part_of(const at::Tensor& whole, const at::Tensor& part);
 // A defined, strided tensor on a real storage.
@@ -48,7 +48,7 @@ class VersionedTensor::Copies {
   std::pair<at::Tensor, bool> of(const at::Tensor& tensor);
 
  private:
-  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, c10::ScalarType>, at::Tensor> made_;
+  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, c10::ScalarType>, at::Tensor> copies_;
 };
 
 }  // namespace op_tools

@@ -41,7 +41,7 @@ struct CaptureState final : HookState {
   c10::SmallVector<const at::Tensor*, 8> live;  // the inputs, to see after the call which of them it changed
   c10::SmallVector<int64_t, 8> versions;        // their version counters before the call; -1: the tensor has none
   std::optional<RandomWatch> random;
-  Packer::Made made;
+  Packer::Made inputs;
 
  private:
   struct Spare {
@@ -156,8 +156,8 @@ struct CaptureHook::Impl {
   }
 
   CaptureResult::Row& row_locked(std::string_view op) {
-    const auto found = rows.find(op);
-    if (found != rows.end()) return found->second;
+    const auto entry = rows.find(op);
+    if (entry != rows.end()) return entry->second;
     CaptureResult::Row& row = rows[std::string(op)];
     row.op = op;
     return row;
@@ -189,7 +189,7 @@ std::unique_ptr<HookState> CaptureHook::before(OpCall& call) {
   record.tree_tuple(2);
   record.tree(call.args());
   record.tree(call.kwargs());
-  state->made = record.end();
+  state->inputs = record.end();
   state->live.assign(record.tensors().begin(), record.tensors().end());
   for (const at::Tensor* const tensor : state->live) state->versions.push_back(version_of(*tensor));
   record.put(CallBefore::of(call));
@@ -256,7 +256,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
     late = record.end();
   }
 
-  const uint64_t bytes = state.made.bytes + outputs.bytes;
+  const uint64_t bytes = state.inputs.bytes + outputs.bytes;
   Packed packed = record.finish();
   const size_t waiting = bytes + late.bytes + packed.size();
   if (!writer.submit({std::move(packed), &unpack_forward, waiting})) return;
@@ -265,7 +265,7 @@ void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   CaptureResult::Row& row = row_locked(call.name);
   ++row.calls;
   row.bytes += bytes;
-  row.unsupported += state.made.unsupported + outputs.unsupported;
+  row.unsupported += state.inputs.unsupported + outputs.unsupported;
   row.failed += !call.error.empty();
 }
 
@@ -296,21 +296,21 @@ void CaptureHook::flush() {
 void CaptureHook::scope_left() {
   flush();
   log::progress("");
-  const CaptureResult all = result();
+  const CaptureResult summary = result();
   uint64_t calls = 0, backward = 0, unsupported = 0;
-  for (const CaptureResult::Row& row : all.rows) {
+  for (const CaptureResult::Row& row : summary.rows) {
     calls += row.calls;
     backward += row.backward;
     unsupported += row.unsupported;
   }
   std::ostringstream text;
-  text << "OpCapture: " << calls << " calls of " << all.rows.size() << " ops, " << backward << " backward passes, "
-       << bytes_text(all.bytes_on_disk) << (all.root.empty() ? "" : " in " + all.root);
-  if (all.skipped) text << "; " << all.skipped << " calls left out by the limits";
-  if (!all.limit.empty()) text << "; it stopped before the end: " << all.limit;
+  text << "OpCapture: " << calls << " calls of " << summary.rows.size() << " ops, " << backward << " backward passes, "
+       << bytes_text(summary.bytes_on_disk) << (summary.root.empty() ? "" : " in " + summary.root);
+  if (summary.skipped) text << "; " << summary.skipped << " calls left out by the limits";
+  if (!summary.limit.empty()) text << "; it stopped before the end: " << summary.limit;
   if (unsupported) text << "; " << unsupported << " values had no form in a file (meta.json says which)";
-  const bool failed = !all.failure.empty();
-  if (failed) text << "; writing FAILED, " << all.lost << " calls lost: " << all.failure;
+  const bool failed = !summary.failure.empty();
+  if (failed) text << "; writing FAILED, " << summary.lost << " calls lost: " << summary.failure;
   (failed ? log::warn : log::notice)(text.str());
 }
 
@@ -347,11 +347,11 @@ const Columns<CaptureResult::Row>& CaptureResult::Row::columns() {
 }
 
 void CaptureHook::add_coverage(Coverage& account) const {
-  const CaptureResult all = result();
-  account.lost[Loss::kLimits] += all.skipped;
+  const CaptureResult summary = result();
+  account.lost[Loss::kLimits] += summary.skipped;
   // A container that cannot be closed has no call that can be read, though each was written.
-  account.lost[Loss::kNotWritten] += std::max<uint64_t>(all.lost, all.failure.empty() ? 0 : 1);
-  for (const CaptureResult::Row& row : all.rows) account.bytes += row.bytes;
+  account.lost[Loss::kNotWritten] += std::max<uint64_t>(summary.lost, summary.failure.empty() ? 0 : 1);
+  for (const CaptureResult::Row& row : summary.rows) account.bytes += row.bytes;
 }
 
 std::string CaptureHook::folder() const {
@@ -359,17 +359,17 @@ std::string CaptureHook::folder() const {
 }
 
 Value CaptureHook::report() const {
-  const CaptureResult all = result();
+  const CaptureResult summary = result();
   const auto number = [](uint64_t count) { return static_cast<int64_t>(count); };
-  return make_dict({{"rows", Row::columns().values(all.rows)},
-                    {"root", all.root},
-                    {"bytes_on_disk", number(all.bytes_on_disk)},
-                    {"skipped", number(all.skipped)},
-                    {"lost", number(all.lost)},
-                    {"waits", number(all.waits)},
-                    {"incomplete_gradients", number(all.incomplete_gradients)},
-                    {"failure", all.failure},
-                    {"limit", all.limit}});
+  return make_dict({{"rows", Row::columns().values(summary.rows)},
+                    {"root", summary.root},
+                    {"bytes_on_disk", number(summary.bytes_on_disk)},
+                    {"skipped", number(summary.skipped)},
+                    {"lost", number(summary.lost)},
+                    {"waits", number(summary.waits)},
+                    {"incomplete_gradients", number(summary.incomplete_gradients)},
+                    {"failure", summary.failure},
+                    {"limit", summary.limit}});
 }
 
 }  // namespace op_tools

@@ -88,13 +88,13 @@ struct RecordWriter::Impl {
 
   std::unique_ptr<CallStore> store;  // writer thread only
 
-  void fail(const std::string& what, std::unique_lock<std::mutex>& lock) {
+  void fail(const std::string& problem, std::unique_lock<std::mutex>& lock) {
     const bool first = progress.failure.empty();
-    if (first) progress.failure = what;
+    if (first) progress.failure = problem;
     closed.store(true);
     if (!first) return;
     lock.unlock();
-    log::error("OpCapture cannot write and is disabled; the program goes on: " + what);
+    log::error("OpCapture cannot write and is disabled; the program goes on: " + problem);
     lock.lock();
   }
 

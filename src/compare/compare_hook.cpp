@@ -32,7 +32,7 @@ namespace op_tools {
 namespace {
 
 constexpr const char* kChangedSince =
-    "what the forward call read or gave was changed before this backward or in it, past autograd: look for who did "
+    "an input or result of the forward call was changed before this backward or in it, past autograd: look for who did "
     "that";
 
 struct CompareState final : HookState {
@@ -54,8 +54,8 @@ struct BackwardState final : HookState {
   std::shared_ptr<void> hold_during_backward() const override {
     auto held = std::make_shared<std::vector<c10::Storage>>();
     std::optional<c10::Device> last;
-    for (const TensorFingerprint& one : fingerprints) {
-      held->push_back(one.memory());
+    for (const TensorFingerprint& fingerprint : fingerprints) {
+      held->push_back(fingerprint.memory());
       const c10::Storage& memory = held->back();
       if (!memory || memory.device().is_cpu() || memory.device().is_meta() || last == memory.device()) continue;
       last = memory.device();
@@ -397,7 +397,7 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&
       std::any_of(observed->fingerprints.begin(), observed->fingerprints.end(),
-                  [](const TensorFingerprint& one) { return one.changed_past_autograd(); })) {
+                  [](const TensorFingerprint& fingerprint) { return fingerprint.changed_past_autograd(); })) {
     for (Check& check : checks) {
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
@@ -460,12 +460,12 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
 }
 
 void CompareHook::add_coverage(Coverage& account) const {
-  const CompareResult all = result();
-  account.judged += all.passed + all.failed;
-  account.not_judged = all.unjudged;
-  account.lost[Loss::kLimits] += all.left_out;
-  account.wide_limits += all.wide_limits;
-  account.devices = all.devices;
+  const CompareResult summary = result();
+  account.judged += summary.passed + summary.failed;
+  account.not_judged = summary.unjudged;
+  account.lost[Loss::kLimits] += summary.left_out;
+  account.wide_limits += summary.wide_limits;
+  account.devices = summary.devices;
 }
 
 std::string CompareHook::folder() const {
@@ -473,24 +473,24 @@ std::string CompareHook::folder() const {
 }
 
 Value CompareHook::report() const {
-  const CompareResult all = result();
+  const CompareResult summary = result();
   const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };
   std::vector<std::pair<Value, Value>> reasons;
-  for (const auto& [reason, count] : all.reasons) reasons.emplace_back(reason, number(count));
+  for (const auto& [reason, count] : summary.reasons) reasons.emplace_back(reason, number(count));
   return make_dict({{"rows", impl_->report.rows()},
-                    {"ops", Row::columns().values(all.ops)},
-                    {"calls", number(all.calls)},
-                    {"passed", number(all.passed)},
-                    {"failed", number(all.failed)},
-                    {"not_judged", number(all.not_judged)},
+                    {"ops", Row::columns().values(summary.ops)},
+                    {"calls", number(summary.calls)},
+                    {"passed", number(summary.passed)},
+                    {"failed", number(summary.failed)},
+                    {"not_judged", number(summary.not_judged)},
                     {"reasons", make_dict(std::move(reasons))},
-                    {"unjudged", all.unjudged_text()},
-                    {"left_out", number(all.left_out)},
-                    {"saved", number(all.saved)},
-                    {"not_saved", number(all.not_saved)},
-                    {"rows_dropped", number(all.rows_dropped)},
-                    {"root", all.root},
-                    {"failure", all.failure}});
+                    {"unjudged", summary.unjudged_text()},
+                    {"left_out", number(summary.left_out)},
+                    {"saved", number(summary.saved)},
+                    {"not_saved", number(summary.not_saved)},
+                    {"rows_dropped", number(summary.rows_dropped)},
+                    {"root", summary.root},
+                    {"failure", summary.failure}});
 }
 
 }  // namespace op_tools

@@ -57,10 +57,10 @@ void CompareReport::print(const ComparedCall& call, const Check& check, const st
   log::warn("OpAutoCompare: " + message_of(call, check, saved));
 }
 
-void CompareReport::failed_to_write(const std::string& what) {
+void CompareReport::failed_to_write(const std::string& problem) {
   if (!totals_.failure.empty()) return;
-  totals_.failure = what;
-  log::error("OpAutoCompare cannot write its files and goes on without: " + what);
+  totals_.failure = problem;
+  log::error("OpAutoCompare cannot write its files and goes on without: " + problem);
 }
 
 void CompareReport::open_files() {
@@ -220,30 +220,30 @@ std::string CompareResult::unjudged_text() const {
 }
 
 void CompareReport::summarize() {
-  CompareResult all = result();
-  if (all.calls == 0) return;
-  std::stable_sort(all.ops.begin(), all.ops.end(), [](const CompareResult::Op& a, const CompareResult::Op& b) {
+  CompareResult summary = result();
+  if (summary.calls == 0) return;
+  std::stable_sort(summary.ops.begin(), summary.ops.end(), [](const CompareResult::Op& a, const CompareResult::Op& b) {
     return a.failed != b.failed ? a.failed > b.failed : a.worst > b.worst;
   });
   log::progress("");
   size_t judged = 0;
-  for (const CompareResult::Op& op : all.ops) judged += op.passed + op.failed > 0;
+  for (const CompareResult::Op& op : summary.ops) judged += op.passed + op.failed > 0;
   std::vector<std::vector<std::string>> lines;
   constexpr size_t kMost = 10;
-  for (const CompareResult::Op& op : all.ops) {
+  for (const CompareResult::Op& op : summary.ops) {
     if (lines.size() >= kMost && op.failed == 0) break;
     lines.push_back({op.op, std::to_string(op.calls), std::to_string(op.backward), std::to_string(op.failed),
                      std::to_string(op.passed), std::to_string(op.not_judged),
                      std::isinf(op.worst) ? "-" : formatted("%.2f", op.worst),
                      op.failed || !op.passed ? op.reason : ""});
   }
-  std::string text = "OpAutoCompare: " + std::to_string(all.calls) + " calls, " + std::to_string(all.failed) +
-                     " results WRONG, " + std::to_string(all.passed) + " right, " + std::to_string(all.not_judged) +
-                     " not judged; " + std::to_string(judged) + " of " + std::to_string(all.ops.size()) +
-                     " ops seen were judged";
-  if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls left out by the limits";
-  if (all.not_saved) text += "; " + std::to_string(all.not_saved) + " failures not saved (the limits)";
-  if (!all.root.empty()) text += "; files in " + all.root;
+  std::string text = "OpAutoCompare: " + std::to_string(summary.calls) + " calls, " + std::to_string(summary.failed) +
+                     " results WRONG, " + std::to_string(summary.passed) + " right, " +
+                     std::to_string(summary.not_judged) + " not judged; " + std::to_string(judged) + " of " +
+                     std::to_string(summary.ops.size()) + " ops seen were judged";
+  if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
+  if (summary.not_saved) text += "; " + std::to_string(summary.not_saved) + " failures not saved (the limits)";
+  if (!summary.root.empty()) text += "; files in " + summary.root;
   text += "\n" + text_table({{"op"},
                              {"calls", true},
                              {"backward", true},
@@ -253,9 +253,9 @@ void CompareReport::summarize() {
                              {"of limit", true},
                              {"reason"}},
                             lines);
-  (all.failed ? log::warn : log::notice)(text);
-  if (const std::string unjudged = all.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
-  for (const CompareResult::Op& op : all.ops) {
+  (summary.failed ? log::warn : log::notice)(text);
+  if (const std::string unjudged = summary.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
+  for (const CompareResult::Op& op : summary.ops) {
     if (op.failed && !op.source.empty()) log::warn("OpAutoCompare: " + op.op + " was first wrong at " + op.source);
   }
 }

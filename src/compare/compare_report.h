@@ -93,7 +93,7 @@ class CompareReport {
   void write(const ComparedCall& call, const Check& check, const std::string& saved);
   void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
-  void failed_to_write(const std::string& what);
+  void failed_to_write(const std::string& problem);
   void count_reason(const std::string& reason);
 
   const ResolvedCompareOptions options_;

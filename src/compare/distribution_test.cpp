@@ -40,8 +40,8 @@ class Arguments {
   }
   at::Tensor tensor(size_t position, std::string_view name) const {
     const Value* value = find(position, name);
-    const auto* found = value ? value->get_if<at::Tensor>() : nullptr;
-    return found ? *found : at::Tensor();
+    const auto* member = value ? value->get_if<at::Tensor>() : nullptr;
+    return member ? *member : at::Tensor();
   }
 
  private:
@@ -152,15 +152,15 @@ std::optional<TensorVerdict> bernoulli(const Arguments& arguments, const at::Ten
     hits += value;
   }
   const double n = static_cast<double>(values.size());
-  const at::Tensor given = in_place ? arguments.tensor(1, "p") : arguments.tensor(0, "input");
+  const at::Tensor rates = in_place ? arguments.tensor(1, "p") : arguments.tensor(0, "input");
   if (in_place || arguments.find(1, "p")) {
     const auto p = arguments.number(1, "p", 0.5);
     if (p) return share(hits, n, std::clamp(*p, 0.0, 1.0), "Bernoulli");
   }
-  if (!given.defined() || n == 0) return std::nullopt;
+  if (!rates.defined() || n == 0) return std::nullopt;
   double sum = 0;
-  for (const double p : doubles_of(given)) sum += p;
-  const double mean = sum / static_cast<double>(std::max<int64_t>(1, given.numel()));
+  for (const double p : doubles_of(rates)) sum += p;
+  const double mean = sum / static_cast<double>(std::max<int64_t>(1, rates.numel()));
   return share(hits, n, std::clamp(mean, 0.0, 1.0), "Bernoulli");
 }
 

@@ -87,17 +87,18 @@ void allow_nonfinite_as_in(const at::Tensor& run, Expectation* expected) {
   const at::Tensor& first = expected->values.front();
   if (!run.defined() || run.sizes() != first.sizes()) return;
   const at::Tensor full = readable(dense_on_cpu(run));
-  const at::Tensor there = readable(full.to(expected->dtype));
-  const at::Tensor other = other_specials(there, first);
+  const at::Tensor in_dtype = readable(full.to(expected->dtype));
+  const at::Tensor other = other_specials(in_dtype, first);
   if (!other.any().item<bool>()) return;
-  expected->values.push_back(at::_ops::where_self::call(other, there, first));
+  expected->values.push_back(at::_ops::where_self::call(other, in_dtype, first));
   expected->limit = at::_ops::where_ScalarSelf::call(other, kNoLimit, expected->limit);
 }
 
 Value to_value(const Expectation& expected) {
   Values values, strides;
   for (const at::Tensor& value : expected.values) values.emplace_back(value);
-  for (const std::vector<int64_t>& one : expected.strides) strides.push_back(make_list({one.begin(), one.end()}));
+  for (const std::vector<int64_t>& strides_of_input : expected.strides)
+    strides.push_back(make_list({strides_of_input.begin(), strides_of_input.end()}));
   std::vector<std::pair<Value, Value>> fields{{"values", make_list(std::move(values))},
                                               {"rmse", expected.rmse},
                                               {"only_sizes", expected.only_sizes},

@@ -41,13 +41,13 @@ struct OrderedPool::Impl {
     if (committing) return;  // who commits now sees ours, too
     committing = true;
     for (auto next = done.find(committed); next != done.end(); next = done.find(committed)) {
-      Done one = std::move(next->second);
+      Done item = std::move(next->second);
       done.erase(next);
       lock.unlock();
-      if (one.commit) one.commit();
-      one.commit = nullptr;  // frees its captures
+      if (item.commit) item.commit();
+      item.commit = nullptr;  // frees its captures
       lock.lock();
-      waiting_bytes -= one.bytes;
+      waiting_bytes -= item.bytes;
       ++committed;
     }
     committing = false;

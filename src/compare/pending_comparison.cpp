@@ -47,8 +47,8 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
   for (size_t i = 0; i < results.size(); ++i) {
     const bool known =
         copies.size() == results.size() && copies[i].defined() && copies[i].strides() == results[i].strides();
-    const bool there = held && known && is_dense_in_memory(copies[i]) && is_dense_in_memory(results[i]);
-    fingerprints.emplace_back(results[i], there ? without_bits(copies[i]) : at::Tensor(),
+    const bool is_comparable = held && known && is_dense_in_memory(copies[i]) && is_dense_in_memory(results[i]);
+    fingerprints.emplace_back(results[i], is_comparable ? without_bits(copies[i]) : at::Tensor(),
                               known ? copies[i] : results[i]);
   }
   for (size_t i = 0; i < live.size(); ++i) {

@@ -45,11 +45,11 @@ bool has(Gap gap, const Coverage& account) {
 }  // namespace
 
 std::vector<Gap> gaps(const Coverage& account) {
-  std::vector<Gap> found;
+  std::vector<Gap> gaps;
   for (size_t i = 0; i < static_cast<size_t>(Gap::kCount); ++i) {
-    if (has(static_cast<Gap>(i), account)) found.push_back(static_cast<Gap>(i));
+    if (has(static_cast<Gap>(i), account)) gaps.push_back(static_cast<Gap>(i));
   }
-  return found;
+  return gaps;
 }
 
 bool has_unseen(const Coverage& account) {
@@ -67,8 +67,8 @@ Verdict verdict_of(bool wrong, const Coverage& account) {
 }
 
 Verdict worst(const std::vector<Verdict>& verdicts) {
-  for (const Verdict one : {Verdict::kDiffers, Verdict::kNotJudged}) {
-    if (std::find(verdicts.begin(), verdicts.end(), one) != verdicts.end()) return one;
+  for (const Verdict verdict : {Verdict::kDiffers, Verdict::kNotJudged}) {
+    if (std::find(verdicts.begin(), verdicts.end(), verdict) != verdicts.end()) return verdict;
   }
   return Verdict::kAgrees;
 }

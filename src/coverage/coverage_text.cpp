@@ -16,21 +16,21 @@ template <class Kind>
 using Tokens = std::array<Token, static_cast<size_t>(Kind::kCount)>;
 
 constexpr Tokens<Verdict> kVerdicts{{
-    {"agrees", "nothing differs, and what there was to look at was looked at"},
-    {"differs", "something is wrong, however much was looked at"},
-    {"not judged", "nothing that was looked at is wrong, but what was not looked at could be"},
+    {"agrees", "nothing differs, and all work that matters was examined"},
+    {"differs", "something is wrong, however much was examined"},
+    {"not judged", "nothing examined is wrong, but unexamined work could be"},
 }};
 
 constexpr Tokens<Gap> kGaps{{
     {"tool_off", "the tool failed and was switched off"},
     {"nothing_seen", "no call came to the tool"},
-    {"most_unjudged", "more results have no verdict than have one"},
+    {"most_unjudged", "more results lack a verdict than have a verdict"},
     {"most_lost", "more calls were left out, by limits or for want of room, than were recorded"},
     {"not_on_accelerator", "the process has an accelerator, and no tensor that the tool saw was on it"},
     {"threads",
      "threads that the tool does not follow gave tensors on the accelerator, or made more calls than it saw"},
     {"processes",
-     "processes that the program started to compute had no tool, or were killed before they told what it saw"},
+     "processes that the program started to compute had no tool, or were killed before they wrote their account"},
     {"children", "processes that the program started had the tool, and it did not see all that they computed"},
     {"graphs", "compiled graphs ran whose operators the tool did not see"},
     {"wide_limits", "the limits of most results were wider than their values: zeros would have agreed, too"},
@@ -39,7 +39,7 @@ constexpr Tokens<Gap> kGaps{{
 constexpr Tokens<Unjudged> kUnjudged{{
     {"random", "random numbers that cannot be drawn again"},
     {"uninitialized", "memory that was never written, or that the operator leaves as scratch"},
-    {"undetermined", "the operator leaves it open: an order, a sign, what a decomposition holds"},
+    {"undetermined", "the operator leaves it open: an order, a sign, the factors of a decomposition"},
     {"no_reference", "the CPU cannot run the call, or gives nothing to compare with"},
     {"no_float64", "only float64 could decide, and it was not asked for or gives no such result"},
     {"raised", "the call was ended by the program, or refused by autograd or a transform"},
@@ -112,7 +112,7 @@ bool read_field(const Value& value, CountsBy<Kind>& field) {
   field = {};
   for (size_t i = 0; i < CountsBy<Kind>::kKinds; ++i) {
     const auto kind = static_cast<Kind>(i);
-    if (const auto found = by_name.extract(std::string(token_of(kind).name))) field[kind] = found.mapped();
+    if (const auto field_node = by_name.extract(std::string(token_of(kind).name))) field[kind] = field_node.mapped();
   }
   return by_name.empty();
 }
@@ -123,12 +123,12 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("seen", account.seen, "calls that came to the tool");
   visit("steps", account.steps, "training steps that ended");
   visit("judged", account.judged, "results with a verdict");
-  visit("not_judged", account.not_judged, "results without one, by reason");
-  visit("lost", account.lost, "calls that are not in what the tool gives, by reason");
+  visit("not_judged", account.not_judged, "results without a verdict, by reason");
+  visit("lost", account.lost, "calls that are not in the tool's result, by reason");
   visit("bytes", account.bytes, "of the tensors that were looked at, where the tool counts them");
   visit("wide_limits", account.wide_limits,
         "results that agree within a limit wider than their values: zeros would have agreed, too");
-  visit("accelerator", account.accelerator, "the type of the one that this process has; empty: none");
+  visit("accelerator", account.accelerator, "the type of this process's accelerator; empty: none");
   visit("devices", account.devices, "results by the type of their device, where the tool notes it");
   visit("on_device", account.on_device,
         "a call that came to the tool gave a tensor on another device than the host; None: not asked");
@@ -136,11 +136,11 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("thread_calls", account.thread_calls, "their calls");
   visit("thread_calls_on_device", account.thread_calls_on_device, "those of them that gave tensors on an accelerator");
   visit("children", account.children,
-        "processes that the program started and that had the tool: what it saw in them is counted here");
+        "processes that the program started and that had the tool: their calls are counted here");
   visit("children_wrong", account.children_wrong, "those of them in which something is wrong");
   visit("children_with_gaps", account.children_with_gaps, "those of them that computed unseen");
   visit("processes", account.processes,
-        "processes that the program started to compute, without a tool, or killed before they told what it saw");
+        "processes that the program started to compute, without a tool, or killed before they wrote their account");
   visit("loaders", account.loaders, "processes that load data: they do not count against a verdict");
   visit("compiled", account.compiled, "compiled graphs that the tool did not look into");
   visit("off", account.off, "the tool failed and was switched off");
@@ -287,8 +287,8 @@ Value to_value(const Coverage& account) {
 }
 
 void set_fields(const Value& dict, Coverage& account) {
-  const Dict* given = dict.get_if<Dict>();
-  if (!given) throw Error("the account of a run is no dict");
+  const Dict* members = dict.get_if<Dict>();
+  if (!members) throw Error("the account of a run is no dict");
   size_t known = 0;
   visit_fields(account, [&](const char* name, auto& field, const char* /*help*/) {
     const Value* value = find_key(dict, name);
@@ -298,11 +298,11 @@ void set_fields(const Value& dict, Coverage& account) {
       throw Error("the account of a run: " + std::string(name) + " cannot be " + describe(*value));
     }
   });
-  if (known < given->items->size()) throw Error("the account of a run has other fields: " + describe(dict));
+  if (known < members->items->size()) throw Error("the account of a run has other fields: " + describe(dict));
 }
 
 RowDescription describe_coverage() {
-  RowDescription row{"Coverage", "What a run of a tool looked at, and what it did not look at.", {}};
+  RowDescription row{"Coverage", "The calls that a run of a tool examined, and those that it did not.", {}};
   const Coverage account;
   visit_fields(account, [&](const char* name, const auto& field, const char* help) {
     row.columns.push_back({name, type_of_field(field), help});

@@ -68,8 +68,8 @@ CastRules::CastRules(const CastSettings& settings) : all_(parse(settings.dict, s
 
 DtypeMap CastRules::for_op(std::string_view name) const {
   if (!by_op_.empty()) {
-    const auto found = by_op_.find(capital_base_name(name));
-    if (found != by_op_.end()) return found->second;
+    const auto entry = by_op_.find(capital_base_name(name));
+    if (entry != by_op_.end()) return entry->second;
   }
   return all_;
 }

@@ -104,7 +104,7 @@ class MovedTensors::Copier {
     for (const at::Tensor& original : originals) add(original);
     {
       const InternalGuard guard;
-      for (Entry& entry : entries_) entry.copy = made(entry);
+      for (Entry& entry : entries_) entry.copy = copy_of(entry);
     }
     for (Entry& entry : entries_) {
       by_copy_.emplace(entry.copy.unsafeGetTensorImpl(), &entry);
@@ -126,13 +126,13 @@ class MovedTensors::Copier {
 
   const Entry& entry_of(const at::Tensor& original) const { return *by_original_.at(original.unsafeGetTensorImpl()); }
   const Entry* entry_of_copy(const at::TensorBase& tensor) const {
-    const auto found = by_copy_.find(tensor.unsafeGetTensorImpl());
-    return found == by_copy_.end() ? nullptr : found->second;
+    const auto entry = by_copy_.find(tensor.unsafeGetTensorImpl());
+    return entry == by_copy_.end() ? nullptr : entry->second;
   }
   const Memory* memory_of(const at::Tensor& tensor) const {
     if (tensor.layout() != at::kStrided || !tensor.has_storage()) return nullptr;
-    const auto found = memory_.find(tensor.storage().unsafeGetStorageImpl());
-    return found == memory_.end() ? nullptr : &found->second;
+    const auto entry = memory_.find(tensor.storage().unsafeGetStorageImpl());
+    return entry == memory_.end() ? nullptr : &entry->second;
   }
   size_t bytes() const { return bytes_; }
 
@@ -181,10 +181,10 @@ class MovedTensors::Copier {
     region.end = std::max(region.end, end);
   }
 
-  at::Tensor made(const Entry& entry) {
+  at::Tensor copy_of(const Entry& entry) {
     const at::Tensor& from = entry.original;
-    const bool there = from.device() == target_.device && from.scalar_type() == entry.dtype;
-    if (there && !target_.fresh) return from;
+    const bool in_place = from.device() == target_.device && from.scalar_type() == entry.dtype;
+    if (in_place && !target_.fresh) return from;
     at::Tensor copy;
     if (from._is_zerotensor()) {
       copy = at::_ops::_efficientzerotensor::call(from.sym_sizes(), entry.dtype, at::kStrided, target_.device, false);
@@ -193,7 +193,7 @@ class MovedTensors::Copier {
     } else {
       Region& region = region_of(from);
       // A tensor that is contiguous in memory from an odd place on is copied as a region, for its alignment.
-      const bool alone = region.tensors == 1 && shows_each_once(from) && !(there && is_shared_until_written(from)) &&
+      const bool alone = region.tensors == 1 && shows_each_once(from) && !(in_place && is_shared_until_written(from)) &&
                          (region.begin % kAlign == 0 || !from.is_non_overlapping_and_dense() || from.numel() == 0);
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
       if (from.is_conj()) copy._set_conj(true);

@@ -47,12 +47,12 @@ c10::TypePtr element_type(c10::TypePtr type) {
 std::string why_never(const OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   if (is_collective(name)) {
-    return "it is a collective: the other processes wait for this one on the device";
+    return "it is a collective: the other processes wait for this process on the device";
   }
   for (const OpTrait trait : {OpTrait::kReadsValue, OpTrait::kChangesMemory, OpTrait::kUndeclaredView}) {
     if (const OpFamily* family = family_of(base_name(name), trait)) return std::string(family->why);
   }
-  if (is_metadata_op(name)) return "it only reads what a tensor is";
+  if (is_metadata_op(name)) return "it only reads a tensor's description";
   if (returns_uninitialized(base_name(name))) {
     return "its result is uninitialized memory: there is nothing to compute";
   }
@@ -110,8 +110,8 @@ const OpFacts& facts_of(const OperatorHandle& op) {
   static auto* known = new std::unordered_map<c10::OperatorName, OpFacts>;
   {
     std::lock_guard<std::mutex> lock(*mutex);
-    const auto found = known->find(op.operator_name());
-    if (found != known->end()) return found->second;
+    const auto entry = known->find(op.operator_name());
+    if (entry != known->end()) return entry->second;
   }
   OpFacts facts(op);  // asks the dispatcher, which has locks of its own
   std::lock_guard<std::mutex> lock(*mutex);
@@ -133,10 +133,10 @@ IValue with_tensors(const IValue& value, const std::function<at::Tensor(const at
   if (value.isTensor()) return value.toTensor().defined() ? IValue(replace(value.toTensor())) : value;
   if (!value.isList()) return value;
   const auto list = value.toList();
-  c10::impl::GenericList made(list.elementType());
-  made.reserve(list.size());
-  for (const IValue& item : value.toListRef()) made.push_back(with_tensors(item, replace));
-  return made;
+  c10::impl::GenericList moved_list(list.elementType());
+  moved_list.reserve(list.size());
+  for (const IValue& item : value.toListRef()) moved_list.push_back(with_tensors(item, replace));
+  return moved_list;
 }
 
 // An argument that is written to is an out= argument when it can only be given by name.
@@ -208,11 +208,11 @@ class Redirect {
     } catch (const Error& error) {
       return {Redirected::Outcome::kRefused, error.what()};
     }
-    Stack there = moved_arguments(*moved, target, random);
+    Stack moved_stack = moved_arguments(*moved, target, random);
     try {
       // Autocast has cast the arguments already, by the device's lists: the CPU's lists must not cast them again.
       c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-      facts_.kernel.call(op_, &there);
+      facts_.kernel.call(op_, &moved_stack);
       if (elsewhere_.on_copies) wait_for_device(device_);
     } catch (const c10::NotImplementedError& error) {
       if (random) random->take_back();
@@ -220,14 +220,14 @@ class Redirect {
     }
     std::optional<MovedTensors> back;
     try {
-      back.emplace(new_tensors(there, *moved), Target{device_, narrowing()}, GradientsGo::kToOriginals);
+      back.emplace(new_tensors(moved_stack, *moved), Target{device_, narrowing()}, GradientsGo::kToOriginals);
     } catch (const std::exception& error) {
       if (random) random->take_back();
       return {Redirected::Outcome::kRefused, "its result could not be brought back: " + first_sentence(error)};
     }
     random.reset();
     write_back(*moved);
-    frame.set_returns(brought_back(std::move(there), *moved, *back));
+    frame.set_returns(brought_back(std::move(moved_stack), *moved, *back));
     Redirected done;
     done.bytes = moved->bytes() + back->bytes();
     return done;
@@ -249,11 +249,11 @@ class Redirect {
   }
 
   void start_random(std::optional<RandomStream>& random) const {
-    const bool given = facts_.generator && arguments_[*facts_.generator].isGenerator();
-    if (!given && !facts_.random) return;
+    const bool has_generator = facts_.generator && arguments_[*facts_.generator].isGenerator();
+    if (!has_generator && !facts_.random) return;
     try {
       random.emplace(
-          given ? arguments_[*facts_.generator].toGenerator() : at::globalContext().defaultGenerator(device_),
+          has_generator ? arguments_[*facts_.generator].toGenerator() : at::globalContext().defaultGenerator(device_),
           /*as_default=*/!facts_.generator);
     } catch (const std::exception& error) {
       throw Error(std::string("its random numbers cannot be had from the device: ") + error.what());
@@ -262,21 +262,21 @@ class Redirect {
 
   Stack moved_arguments(const MovedTensors& moved, const Target& target,
                         const std::optional<RandomStream>& random) const {
-    Stack there;
-    there.reserve(arguments_.size());
+    Stack moved_stack;
+    moved_stack.reserve(arguments_.size());
     for (size_t i = 0; i < arguments_.size(); ++i) {
       const IValue& argument = arguments_[i];
       if (random && facts_.generator == i) {
-        there.emplace_back(random->generator());
+        moved_stack.emplace_back(random->generator());
       } else if (argument.isDevice()) {
-        there.emplace_back(target.device);
+        moved_stack.emplace_back(target.device);
       } else if (argument.isInt() && is_dtype(i)) {
-        there.emplace_back(static_cast<int64_t>(cast(argument.toScalarType())));
+        moved_stack.emplace_back(static_cast<int64_t>(cast(argument.toScalarType())));
       } else {
-        there.push_back(with_tensors(argument, [&](const at::Tensor& tensor) { return moved.copy_of(tensor); }));
+        moved_stack.push_back(with_tensors(argument, [&](const at::Tensor& tensor) { return moved.copy_of(tensor); }));
       }
     }
-    return there;
+    return moved_stack;
   }
 
   bool is_dtype(size_t index) const {
@@ -336,13 +336,13 @@ class Redirect {
   }
 
   std::vector<at::Tensor> new_tensors(const Stack& results, const MovedTensors& moved) const {
-    std::vector<at::Tensor> made;
+    std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < results.size(); ++i) {
       each_tensor(results[i], [&](const at::Tensor& tensor) {
-        if (!known(tensor, i, moved).defined()) made.push_back(tensor);
+        if (!known(tensor, i, moved).defined()) tensors.push_back(tensor);
       });
     }
-    return made;
+    return tensors;
   }
 
   // After the inputs were written back, because a view shows their new elements.
@@ -350,10 +350,10 @@ class Redirect {
     std::unordered_map<const void*, at::Tensor> own;  // a tensor that is returned twice is the same tensor
     for (size_t i = 0; i < results.size(); ++i) {
       results[i] = with_tensors(results[i], [&](const at::Tensor& tensor) {
-        at::Tensor& one = own[tensor.unsafeGetTensorImpl()];
-        if (!one.defined()) one = known(tensor, i, moved);
-        if (!one.defined()) one = back.copy_of(tensor);
-        return one;
+        at::Tensor& tensor_of_result = own[tensor.unsafeGetTensorImpl()];
+        if (!tensor_of_result.defined()) tensor_of_result = known(tensor, i, moved);
+        if (!tensor_of_result.defined()) tensor_of_result = back.copy_of(tensor);
+        return tensor_of_result;
       });
     }
     return results;
@@ -370,22 +370,23 @@ class Redirect {
   DtypeMap narrowing() const {
     if (!elsewhere_.cast) return nullptr;
     std::vector<std::pair<at::ScalarType, at::ScalarType>> narrow;  // of the results -> of the program
-    const auto add_pair = [&](at::ScalarType there, at::ScalarType own) {
+    const auto add_pair = [&](at::ScalarType elsewhere, at::ScalarType own) {
       const auto known =
-          std::find_if(narrow.begin(), narrow.end(), [&](const auto& one) { return one.first == there; });
+          std::find_if(narrow.begin(), narrow.end(), [&](const auto& pair) { return pair.first == elsewhere; });
       if (known == narrow.end()) {
-        narrow.emplace_back(there, own);
+        narrow.emplace_back(elsewhere, own);
       } else {
         known->second = c10::promoteTypes(known->second, own);
       }
     };
     // The absolute value of a complex number is real, the transform of real numbers complex.
     const auto add = [&](at::ScalarType own) {
-      const at::ScalarType there = cast(own);
-      add_pair(there, own);
-      if (own == there) return;
-      if (at::isComplexType(own)) add_pair(c10::toRealValueType(there), c10::toRealValueType(own));
-      if (at::isFloatingType(own) && own != at::kBFloat16) add_pair(c10::toComplexType(there), c10::toComplexType(own));
+      const at::ScalarType elsewhere = cast(own);
+      add_pair(elsewhere, own);
+      if (own == elsewhere) return;
+      if (at::isComplexType(own)) add_pair(c10::toRealValueType(elsewhere), c10::toRealValueType(own));
+      if (at::isFloatingType(own) && own != at::kBFloat16)
+        add_pair(c10::toComplexType(elsewhere), c10::toComplexType(own));
     };
     bool dtype_given = false;
     for (const size_t i : facts_.dtypes) {
@@ -402,8 +403,8 @@ class Redirect {
       if (first_only) break;
     }
     return [narrow = std::move(narrow)](at::ScalarType dtype) {
-      for (const auto& [there, own] : narrow) {
-        if (there == dtype) return own;
+      for (const auto& [elsewhere, own] : narrow) {
+        if (elsewhere == dtype) return own;
       }
       return dtype;
     };

@@ -63,13 +63,13 @@ struct RedirectHook::Impl {
   std::unique_ptr<RowFile> file;
 
   RedirectResult::Row& row_locked(std::string_view name) {
-    auto found = rows.find(name);
-    if (found == rows.end()) {
-      found = rows.emplace(name, RedirectResult::Row{}).first;
-      found->second.op = name;
+    auto entry = rows.find(name);
+    if (entry == rows.end()) {
+      entry = rows.emplace(name, RedirectResult::Row{}).first;
+      entry->second.op = name;
       log::info("apply " + std::string(plan.name) + "Hook on " + std::string(name));
     }
-    return found->second;
+    return entry->second;
   }
 };
 
@@ -121,8 +121,8 @@ void RedirectHook::Impl::run(OpCall& call, std::string_view name) {
 
   // ditorch prints inputs and results of an operator.
   const bool prints = compat_ditorch() && log::enabled(log::Level::kInfo);
-  const auto print = [&](const char* what, const std::string& values) {
-    log::info(formatted("%.40sHook: %-50.200s %s: ", plan.name.data(), std::string(name).c_str(), what) + values);
+  const auto print = [&](const char* role, const std::string& values) {
+    log::info(formatted("%.40sHook: %-50.200s %s: ", plan.name.data(), std::string(name).c_str(), role) + values);
   };
   if (prints) print("input", describe(call.args()));
   Stopwatch watch(c10::Device(c10::kCPU), /*synchronize=*/false);  // the moves wait for the device

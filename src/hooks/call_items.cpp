@@ -11,7 +11,7 @@ namespace {
 // FNV-1a: the same in every process and version, which std::hash is not. A part ends with a byte that no text has.
 uint64_t hashed(uint64_t hash, std::string_view part) {
   constexpr uint64_t kPrime = 0x100000001b3;
-  for (const char one : part) hash = (hash ^ static_cast<unsigned char>(one)) * kPrime;
+  for (const char letter : part) hash = (hash ^ static_cast<unsigned char>(letter)) * kPrime;
   return (hash ^ 0xff) * kPrime;
 }
 

@@ -54,9 +54,10 @@ ProcessGroupOfCall process_group_of(OpCall& call) {
     if (!values[i].isObject()) continue;
     const auto capsule = values[i].toObjectRef().getSlot(0).toCapsule();
     const auto* const group = static_cast<const c10d::ProcessGroup*>(capsule.get());
-    ProcessGroupOfCall found{group->getGroupName() + ", " + std::to_string(group->getSize()) + " ranks", std::nullopt};
-    if (group->getGroupDesc() == kDefaultGroup) found.rank = group->getRank();
-    return found;
+    ProcessGroupOfCall process_group{group->getGroupName() + ", " + std::to_string(group->getSize()) + " ranks",
+                                     std::nullopt};
+    if (group->getGroupDesc() == kDefaultGroup) process_group.rank = group->getRank();
+    return process_group;
   }
   return {};
 }

@@ -103,8 +103,8 @@ class Inheritance {
     if (callbacks.empty()) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& entry : callbacks) {
-      const auto found = offered_.find(entry.handle_);
-      if (found != offered_.end()) return found->second;
+      const auto offer = offered_.find(entry.handle_);
+      if (offer != offered_.end()) return offer->second;
     }
     return nullptr;
   }
@@ -358,7 +358,7 @@ void ThreadHooks::remove(ThreadChains& thread, const std::shared_ptr<ActiveHook>
 
 bool ThreadHooks::is_on_in_child(const ActiveHook& hook) {
   const auto has = [&](const ActiveHooks& hooks) {
-    return std::any_of(hooks.begin(), hooks.end(), [&](const auto& one) { return one.get() == &hook; });
+    return std::any_of(hooks.begin(), hooks.end(), [&](const auto& active) { return active.get() == &hook; });
   };
   return has(AllThreads::get().hooks()) || (tl.chains && has(hooks_of(tl.chains->get(hook.options.level))));
 }

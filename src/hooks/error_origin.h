@@ -16,8 +16,8 @@ inline bool is_ended_by_program(std::string_view error) {
   return error.starts_with(kEndedByProgram);
 }
 
-inline std::string ended_by_program(std::string_view what) {
-  return std::string(kEndedByProgram).append(what);
+inline std::string ended_by_program(std::string_view error) {
+  return std::string(kEndedByProgram).append(error);
 }
 
 // The device has no kernel of the operator: the text of c10::NotImplementedError.

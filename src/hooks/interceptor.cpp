@@ -72,7 +72,7 @@ class LastOps {
       Op& op = OpTable::get().find(handle);
       slot = {name, number, changes, {&op, chain ? chain->mask_of_op(op.index, op.name, op.composite) : 0}};
     }
-    return slot.found;
+    return slot.op_and_mask;
   }
 
  private:
@@ -81,7 +81,7 @@ class LastOps {
   struct Slot {
     const c10::OperatorName* name;
     uint64_t chain, changes;
-    Found found;
+    Found op_and_mask;
   };
   Slot slots_[kSlots];  // zero: nothing is known
 };
@@ -122,10 +122,10 @@ class Passes {
 bool any_of_trace(const OperatorHandle& op, const Stack& stack) {
   const auto is_one = [](const at::Tensor& tensor) { return tensor.defined() && is_of_trace(tensor); };
   const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
-  return std::any_of(arguments.begin(), arguments.end(), [&](const c10::IValue& one) {
-    if (one.isTensor()) return is_one(one.toTensor());
-    if (!one.isTensorList()) return false;
-    const auto list = one.toTensorList();
+  return std::any_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
+    if (value.isTensor()) return is_one(value.toTensor());
+    if (!value.isTensorList()) return false;
+    const auto list = value.toTensorList();
     return std::any_of(list.begin(), list.end(), [&](const at::Tensor& tensor) { return is_one(tensor); });
   });
 }
@@ -147,8 +147,8 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
     return pass(handle, below, stack);
   }
   if (handled_below(handle, keys)) return pass(handle, below, stack);
-  const auto [found, mask] = mine.last_ops.find(handle, chain);
-  Op& op = *found;
+  const auto [known, mask] = mine.last_ops.find(handle, chain);
+  Op& op = *known;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
   if ((mask == 0 && !detour) || any_of_trace(handle, *stack)) return pass(handle, below, stack);
   const GuardedState thread(*mine.autograd, *mine.keys);
@@ -223,7 +223,7 @@ bool makes_meta(const OperatorHandle& op, DispatchKeySet keys, const Stack& stac
   if (!keys.has(DispatchKey::BackendSelect)) return false;
   const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
   return std::any_of(arguments.begin(), arguments.end(),
-                     [](const c10::IValue& one) { return one.isDevice() && one.toDevice().is_meta(); });
+                     [](const c10::IValue& value) { return value.isDevice() && value.toDevice().is_meta(); });
 }
 
 // The only kernel. Every operator that torch dispatches on an intercepting thread comes here unless the filters left it

@@ -42,7 +42,7 @@ class NodeOwners {
     const auto place = ranges.empty() || ranges.back().first < first
                            ? ranges.end()
                            : std::lower_bound(ranges.begin(), ranges.end(), first,
-                                              [](const NodeRange& one, uint64_t node) { return one.first < node; });
+                                              [](const NodeRange& range, uint64_t node) { return range.first < node; });
     if (place != ranges.end() && place->first == first) {
       *place = {first, end, owner};
       return;
@@ -56,11 +56,11 @@ class NodeOwners {
 
   NodeOwner find(uint64_t thread, uint64_t node) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = threads_.find(thread);
-    if (found == threads_.end()) return {};
-    const std::deque<NodeRange>& ranges = found->second.ranges;
+    const auto entry = threads_.find(thread);
+    if (entry == threads_.end()) return {};
+    const std::deque<NodeRange>& ranges = entry->second.ranges;
     auto after = std::upper_bound(ranges.begin(), ranges.end(), node,
-                                  [](uint64_t number, const NodeRange& one) { return number < one.first; });
+                                  [](uint64_t number, const NodeRange& range) { return number < range.first; });
     if (after == ranges.begin()) return {};
     --after;
     return node < after->end ? after->owner : NodeOwner();
@@ -82,8 +82,8 @@ class NodeOwners {
     const auto [place, is_new] = threads_.try_emplace(thread);
     place->second.used = ++uses_;
     if (is_new && threads_.size() > kMostThreads) {
-      threads_.erase(std::min_element(threads_.begin(), threads_.end(), [](const auto& one, const auto& other) {
-        return one.second.used < other.second.used;
+      threads_.erase(std::min_element(threads_.begin(), threads_.end(), [](const auto& entry, const auto& other) {
+        return entry.second.used < other.second.used;
       }));
     }
     return place->second.ranges;

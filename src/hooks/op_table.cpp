@@ -41,14 +41,14 @@ Op& OpTable::find(const c10::OperatorHandle& handle) {
   const c10::OperatorName& name = handle.operator_name();
   const Index* index = index_.load(std::memory_order_acquire);
   if (index) {
-    const auto found = index->find(&name);
-    if (found != index->end() && is_it(*index, *found->second, name)) return *found->second;
+    const auto entry = index->find(&name);
+    if (entry != index->end() && is_it(*index, *entry->second, name)) return *entry->second;
   }
   std::lock_guard<std::mutex> lock(mutex);
   refresh_locked();
   auto& fresh = *index_.load(std::memory_order_relaxed);
-  const auto found = fresh.find(&name);
-  if (found != fresh.end() && found->second->operator_name == name) return *found->second;
+  const auto entry = fresh.find(&name);
+  if (entry != fresh.end() && entry->second->operator_name == name) return *entry->second;
   return add_locked(handle);
 }
 
@@ -61,8 +61,8 @@ void OpTable::refresh_locked() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto handle = c10::Dispatcher::singleton().findOp(name);
     if (!handle || !handle->hasSchema()) continue;
-    const auto found = next->find(&handle->operator_name());
-    if (found == next->end() || found->second->operator_name != name)
+    const auto entry = next->find(&handle->operator_name());
+    if (entry == next->end() || entry->second->operator_name != name)
       (*next)[&handle->operator_name()] = &make(*handle);
   }
   publish(std::move(next));

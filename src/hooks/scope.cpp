@@ -37,14 +37,14 @@ std::string this_thread_text() {
 void warn_unmatched(const ActiveHook& active) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* logged = new std::set<std::string>;
-  const auto warn = [&](const OpFilter* filter, const char* what, bool of_operators) {
+  const auto warn = [&](const OpFilter* filter, const char* candidate, bool of_operators) {
     if (!filter) return;
     for (const OpFilter::Unmatched& item : filter->unmatched_items()) {
       {
         std::lock_guard<std::mutex> lock(*mutex);
         if (!logged->insert(item.described).second) continue;
       }
-      log::warn(item.described + " matched no " + what +
+      log::warn(item.described + " matched no " + candidate +
                 (of_operators ? host().advice(item.text, std::string(to_string(active.options.level))) : ""));
     }
   };
@@ -84,7 +84,7 @@ void HookScope::Impl::remove_from_thread() {
   }
   if (owner == ThreadHooks::Owner::kEnded) {
     log::warn(tool + " was started in thread " + thread_text +
-              ", which has ended, and is stopped in another one: it saw the calls of the thread that started it");
+              ", which has ended, and is stopped in another thread: it saw the calls of the thread that started it");
   }
   ThreadHooks::remove(*thread, active);
   thread.reset();

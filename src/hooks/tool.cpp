@@ -36,9 +36,9 @@ struct Register {
 
   static Register& get() {
     static Register* all = [] {
-      auto* made = new Register;  // leaked: tools may end while the process exits
-      for (ToolKind& kind : own_tools()) made->kinds.push_back(std::move(kind));
-      return made;
+      auto* tools = new Register;  // leaked: tools may end while the process exits
+      for (ToolKind& kind : own_tools()) tools->kinds.push_back(std::move(kind));
+      return tools;
     }();
     return *all;
   }
@@ -54,8 +54,8 @@ void read_settings(const Value& settings, OptionSet& options) {
     names.insert(option.name());
     const Value* value = find_key(settings, option.name());
     if (!value || value->is<None>()) return;
-    const auto given = option_value(*value);
-    if (!given || !option.take(*given)) {
+    const auto typed = option_value(*value);
+    if (!typed || !option.take(*typed)) {
       throw Error(option.name() + "=: " + describe(*value) + " is not " + option.wanted());
     }
   });
@@ -66,10 +66,10 @@ void read_settings(const Value& settings, OptionSet& options) {
 }
 
 std::vector<const ToolKind*> tool_kinds() {
-  Register& all = Register::get();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  Register& tools = Register::get();
+  const std::lock_guard<std::mutex> lock(tools.mutex);
   std::vector<const ToolKind*> kinds;
-  for (const ToolKind& kind : all.kinds) kinds.push_back(&kind);
+  for (const ToolKind& kind : tools.kinds) kinds.push_back(&kind);
   return kinds;
 }
 
@@ -83,21 +83,21 @@ const ToolKind& find_tool(std::string_view name) {
 }
 
 void register_tool(ToolKind kind) {
-  Register& all = Register::get();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  for (const ToolKind& other : all.kinds) {
+  Register& tools = Register::get();
+  const std::lock_guard<std::mutex> lock(tools.mutex);
+  for (const ToolKind& other : tools.kinds) {
     if (other.name == kind.name || other.feature == kind.feature || other.flag == kind.flag) {
       throw Error("register_tool(): the name, the feature or the flag of " + kind.name + " is that of " + other.name);
     }
   }
-  all.kinds.push_back(std::move(kind));
+  tools.kinds.push_back(std::move(kind));
 }
 
 std::vector<Variable> known_variables() {
   std::vector<Variable> all = process_variables();
   const auto add = [&](Variable variable) {
     const bool is_known =
-        std::any_of(all.begin(), all.end(), [&](const Variable& one) { return one.name == variable.name; });
+        std::any_of(all.begin(), all.end(), [&](const Variable& known) { return known.name == variable.name; });
     if (!variable.name.empty() && !is_known) all.push_back(std::move(variable));
   };
   const auto add_options = [&](ToolOptions& options) {

@@ -69,24 +69,24 @@ constexpr UndeclaredWrite kUndeclared[] = {
 };
 
 bool has_word(std::string_view words, std::string_view word) {
-  bool found = false;
-  each_word(words, [&](std::string_view one) { found = found || one == word; });
-  return found;
+  bool contains = false;
+  each_word(words, [&](std::string_view candidate) { contains = contains || candidate == word; });
+  return contains;
 }
 
 const UndeclaredWrite* undeclared_write(std::string_view op_name) {
   static const auto& by_name = *[] {
-    auto* made = new std::unordered_map<std::string_view, const UndeclaredWrite*>;
+    auto* rules = new std::unordered_map<std::string_view, const UndeclaredWrite*>;
     for (const UndeclaredWrite& row : kUndeclared) {
-      each_word(row.names, [&](std::string_view name) { made->emplace(name, &row); });
+      each_word(row.names, [&](std::string_view name) { rules->emplace(name, &row); });
     }
-    return made;
+    return rules;
   }();
   // The Python functions of torch.nn.functional and torch.distributed have parameters of their own.
   const bool has_own =
       op_name.starts_with(kFunctional) || op_name.starts_with(kDistributed) || op_name.starts_with(kProcessGroup);
-  const auto found = by_name.find(has_own ? op_name : base_name(op_name));
-  return found == by_name.end() ? nullptr : found->second;
+  const auto entry = by_name.find(has_own ? op_name : base_name(op_name));
+  return entry == by_name.end() ? nullptr : entry->second;
 }
 
 bool is_written(const c10::Argument& argument) {
@@ -95,8 +95,8 @@ bool is_written(const c10::Argument& argument) {
 
 bool has_written_list(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) {
-    return is_written(one) && one.type()->kind() == c10::TypeKind::ListType;
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return is_written(argument) && argument.type()->kind() == c10::TypeKind::ListType;
   });
 }
 
@@ -125,18 +125,18 @@ struct FunctionWrites {
 // The overloads of an operator that works in place (aten::add_); those that were there when this was first asked.
 std::vector<c10::OperatorHandle> overloads_in_place(std::string_view base) {
   static const auto& by_name = *[] {
-    auto* made = new std::unordered_multimap<std::string, c10::OperatorName>;
+    auto* by_base = new std::unordered_multimap<std::string, c10::OperatorName>;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (name.name.ends_with('_')) made->emplace(name.name, name);
+      if (name.name.ends_with('_')) by_base->emplace(name.name, name);
     }
-    return made;
+    return by_base;
   }();
-  std::vector<c10::OperatorHandle> found;
+  std::vector<c10::OperatorHandle> handles;
   const auto [first, last] = by_name.equal_range("aten::" + std::string(base));
-  for (auto one = first; one != last; ++one) {
-    if (auto op = c10::Dispatcher::singleton().findSchema(one->second)) found.push_back(*op);
+  for (auto entry = first; entry != last; ++entry) {
+    if (auto op = c10::Dispatcher::singleton().findSchema(entry->second)) handles.push_back(*op);
   }
-  return found;
+  return handles;
 }
 
 // A function that is an operator's own form in Python (torch.Tensor.add_, torch._foreach_add_) has its arguments in the
@@ -145,7 +145,8 @@ void take_from_schemas(std::string_view base, FunctionWrites& writes) {
   std::optional<std::set<size_t>> common;
   for (const c10::OperatorHandle& op : overloads_in_place(base)) {
     const auto& arguments = op.schema().arguments();
-    if (std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) { return one.is_out(); }))
+    if (std::any_of(arguments.begin(), arguments.end(),
+                    [](const c10::Argument& argument) { return argument.is_out(); }))
       continue;
     writes.lists = writes.lists || has_written_list(op);
     std::set<size_t> written;
@@ -217,7 +218,7 @@ const FunctionWrites& writes_of_function(std::string_view name) {
   static auto* const known = new std::unordered_map<std::string, FunctionWrites, HashOfName, std::equal_to<>>;
   {
     const std::lock_guard lock(*mutex);
-    if (const auto found = known->find(name); found != known->end()) return found->second;
+    if (const auto entry = known->find(name); entry != known->end()) return entry->second;
   }
   FunctionWrites learned = learn(name);  // asks the dispatcher, which has locks of its own
   const std::lock_guard lock(*mutex);
@@ -245,7 +246,7 @@ std::vector<bool> by_function(OpCall& call) {
   const Value* out = find_key(call.kwargs(), "out");
   if (writes.positions.empty() && !row && !first && (!out || out->is<None>())) return {};
   std::vector<std::string_view> parameters;
-  if (row) each_word(writes.parameters, [&](std::string_view one) { parameters.push_back(one); });
+  if (row) each_word(writes.parameters, [&](std::string_view parameter) { parameters.push_back(parameter); });
   std::vector<bool> marks;
   size_t position = 0;
   for (const Value& value : *sequence_items(call.args())) {

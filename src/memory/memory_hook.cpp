@@ -62,17 +62,17 @@ struct MemoryHook::Impl {
   }
 
   void look_at_guards(const MemoryPlace& writer) {
-    const std::vector<Overwrite> found = overwrites();
-    if (found.empty()) return;
-    table->add(found, writer);
-    for (const Overwrite& one : found) {
-      log::error("OpMemoryCheck: " + std::string(writer.op) + " wrote " + std::to_string(one.bytes) + " bytes " +
-                 (one.offset < 0 ? "before" : "behind") + " a block of " + std::to_string(one.block_bytes) + " bytes" +
-                 (writer.line && !writer.line->empty() ? ", at " + *writer.line : ""));
+    const std::vector<Overwrite> damage = overwrites();
+    if (damage.empty()) return;
+    table->add(damage, writer);
+    for (const Overwrite& overwrite : damage) {
+      log::error("OpMemoryCheck: " + std::string(writer.op) + " wrote " + std::to_string(overwrite.bytes) + " bytes " +
+                 (overwrite.offset < 0 ? "before" : "behind") + " a block of " + std::to_string(overwrite.block_bytes) +
+                 " bytes" + (writer.line && !writer.line->empty() ? ", at " + *writer.line : ""));
     }
   }
 
-  void write_files(MemoryResult* all) const;
+  void write_files(MemoryResult* summary) const;
 
   const ResolvedMemoryOptions options;
   const ForkGuard process;
@@ -108,8 +108,8 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
   });
   if (const auto named = call.frame().named_device(); named && is_there(*named)) add_device(*named);
   if (!state->devices.empty()) {
-    state->watch.emplace([one = state.get(), table = impl_->table.get()](const MemoryReport& report) {
-      table->reported(one->call, report);
+    state->watch.emplace([open = state.get(), table = impl_->table.get()](const MemoryReport& report) {
+      table->reported(open->call, report);
     });
   }
   return state;
@@ -141,56 +141,57 @@ void MemoryHook::step_begins(int64_t step) {
 
 void MemoryHook::scope_left() {
   if (impl_->process.in_child()) return;
-  MemoryResult all = result();
+  MemoryResult summary = result();
   impl_->watch.reset();
-  if (impl_->options.files && !all.rows.empty()) impl_->write_files(&all);
+  if (impl_->options.files && !summary.rows.empty()) impl_->write_files(&summary);
   std::string text = "OpMemoryCheck:";
-  for (const DeviceMemoryRow& one : all.devices) {
-    text += " " + one.device + ": " + bytes_text(static_cast<uint64_t>(one.alive_bytes)) + " in use, at most " +
-            bytes_text(static_cast<uint64_t>(one.peak_bytes)) + " (step " + std::to_string(one.peak_step) + ", " +
-            one.peak_op + ")";
-    if (one.unused_bytes.value_or(0) > 0) {
-      text += ", its allocator had " + bytes_text(static_cast<uint64_t>(*one.reserved_peak_bytes)) + ", " +
-              bytes_text(static_cast<uint64_t>(*one.unused_bytes)) + " of them unused";
+  for (const DeviceMemoryRow& device : summary.devices) {
+    text += " " + device.device + ": " + bytes_text(static_cast<uint64_t>(device.alive_bytes)) + " in use, at most " +
+            bytes_text(static_cast<uint64_t>(device.peak_bytes)) + " (step " + std::to_string(device.peak_step) + ", " +
+            device.peak_op + ")";
+    if (device.unused_bytes.value_or(0) > 0) {
+      text += ", its allocator had " + bytes_text(static_cast<uint64_t>(*device.reserved_peak_bytes)) + ", " +
+              bytes_text(static_cast<uint64_t>(*device.unused_bytes)) + " of them unused";
     }
     text += ";";
   }
   size_t leaks = 0;
-  for (const MemoryRow& row : all.rows) {
+  for (const MemoryRow& row : summary.rows) {
     if (!row.leaks || ++leaks > kLinesAtEnd) continue;
     text +=
         "\n  grows by " + bytes_text(static_cast<uint64_t>(std::max(row.growth, 0.0))) + " a step: " + place_text(row);
     if (row.alive == 0) text += "; freed after the last step";
   }
-  text += "\n  " + count_text(leaks, "leaking place") + ", " + count_text(all.overwrites.size(), "write") +
+  text += "\n  " + count_text(leaks, "leaking place") + ", " + count_text(summary.overwrites.size(), "write") +
           " outside of a block";
-  if (!all.root.empty()) text += "; files in " + all.root;
-  if (all.steps < kFewestSteps) {
-    text += "\n  what grows was not judged: " + count_text(static_cast<size_t>(all.steps), "step") + " ended, " +
-            std::to_string(kFewestSteps) + " are needed; step() ends one, as an optimizer's step does in op-tools run";
+  if (!summary.root.empty()) text += "; files in " + summary.root;
+  if (summary.steps < kFewestSteps) {
+    text += "\n  growth was not judged: " + count_text(static_cast<size_t>(summary.steps), "step") + " ended, " +
+            std::to_string(kFewestSteps) +
+            " are needed; step() ends a step, as an optimizer's step does in op-tools run";
   }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->at_end = std::move(all);
+  impl_->at_end = std::move(summary);
 }
 
-void MemoryHook::Impl::write_files(MemoryResult* all) const {
+void MemoryHook::Impl::write_files(MemoryResult* summary) const {
   try {
     const std::string root = claim_run_folder(options.output_dir, "op_memory_check_result", distributed_rank());
     RowFile csv(root + "/memory.csv", MemoryRow::columns().names()), lines(root + "/memory.jsonl");
-    for (const MemoryRow& row : all->rows) {
+    for (const MemoryRow& row : summary->rows) {
       const Value value = MemoryRow::columns().value(row);
       csv.add(value);
       lines.add(value);
     }
     csv.flush();
     lines.flush();
-    if (!all->overwrites.empty()) {
+    if (!summary->overwrites.empty()) {
       RowFile overwrites(root + "/overwrites.jsonl");
-      for (const OverwriteRow& row : all->overwrites) overwrites.add(OverwriteRow::columns().value(row));
+      for (const OverwriteRow& row : summary->overwrites) overwrites.add(OverwriteRow::columns().value(row));
       overwrites.flush();
     }
-    all->root = root;
+    summary->root = root;
   } catch (const std::exception& error) {
     log::error(std::string("OpMemoryCheck writes no files: ") + error.what());
   }
@@ -208,13 +209,13 @@ std::string MemoryHook::folder() const {
 }
 
 Value MemoryHook::report() const {
-  const MemoryResult all = result();
-  return make_dict({{"rows", MemoryRow::columns().values(all.rows)},
-                    {"overwrites", OverwriteRow::columns().values(all.overwrites)},
-                    {"blocks", BlockRow::columns().values(all.blocks)},
-                    {"devices", DeviceMemoryRow::columns().values(all.devices)},
-                    {"steps", all.steps},
-                    {"root", all.root}});
+  const MemoryResult summary = result();
+  return make_dict({{"rows", MemoryRow::columns().values(summary.rows)},
+                    {"overwrites", OverwriteRow::columns().values(summary.overwrites)},
+                    {"blocks", BlockRow::columns().values(summary.blocks)},
+                    {"devices", DeviceMemoryRow::columns().values(summary.devices)},
+                    {"steps", summary.steps},
+                    {"root", summary.root}});
 }
 
 }  // namespace op_tools

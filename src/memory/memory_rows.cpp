@@ -42,7 +42,7 @@ const Columns<OverwriteRow>& OverwriteRow::columns() {
           {"step", &OverwriteRow::step, "the training step"},
           {"side", &OverwriteRow::side, "`behind` or `before` the block"},
           {"bytes", &OverwriteRow::bytes, "how many bytes differ"},
-          {"offset", &OverwriteRow::offset, "of the first one, from the beginning of the block"},
+          {"offset", &OverwriteRow::offset, "of the first byte, from the beginning of the block"},
           {"block_bytes", &OverwriteRow::block_bytes, "size of the block"},
           {"made_by", &OverwriteRow::made_by, "the operator that allocated the block"},
           {"made_at", &OverwriteRow::made_at, "its line"},

@@ -58,8 +58,8 @@ std::pair<std::shared_ptr<AnswersOnDevice>, int64_t> place_for_bounds(const at::
 }  // namespace
 
 bool may_have_specials(const at::Tensor& tensor) {
-  std::string what;
-  return tensor.defined() && why_not_plain(tensor, &what).empty() && tensor.layout() == at::kStrided &&
+  std::string type;
+  return tensor.defined() && why_not_plain(tensor, &type).empty() && tensor.layout() == at::kStrided &&
          !tensor.is_meta() && !tensor._is_zerotensor() && (tensor.is_floating_point() || tensor.is_complex()) &&
          tensor.numel() > 0;
 }

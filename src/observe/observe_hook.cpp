@@ -43,8 +43,8 @@ struct Described {
     if (meta.layout != at::kStrided) items.emplace_back("layout", torch_name(meta.layout));
     if (meta.requires_grad) items.emplace_back("requires_grad", true);
     if (question && question->answer().known) {
-      const Value found = to_value(question->answer());
-      for (const auto& item : *found.get_if<Dict>()->items) items.push_back(item);
+      const Value value = to_value(question->answer());
+      for (const auto& item : *value.get_if<Dict>()->items) items.push_back(item);
     }
     return make_dict(std::move(items));
   }
@@ -60,8 +60,8 @@ class DescribedTree {
     tree_ = strip_tensors(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, with_statistics); });
   }
   void add_open(std::vector<StatisticsQuery*>* questions) {
-    for (Described& one : tensors_) {
-      if (one.question && !one.question->answered()) questions->push_back(one.question.get());
+    for (Described& described : tensors_) {
+      if (described.question && !described.question->answered()) questions->push_back(described.question.get());
     }
   }
   Value value() const {
@@ -151,10 +151,10 @@ struct ObserveHook::Impl {
     text += to_string(row.call.phase);
     if (options.detail >= 2) {
       for (const char* part : {"args", "kwargs", "result"}) {
-        const Value* found = find_key(value, part);
-        const auto* dict = found->get_if<Dict>();
+        const Value* member = find_key(value, part);
+        const auto* dict = member->get_if<Dict>();
         if (dict && dict->items->empty()) continue;
-        text.append(" ").append(part).append(": ").append(json_text(*found));
+        text.append(" ").append(part).append(": ").append(json_text(*member));
       }
     }
     log::notice(text);
@@ -186,10 +186,10 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   return state;
 }
 
-void ObserveHook::after(OpCall& call, HookState* given) {
-  if (!given) return;
+void ObserveHook::after(OpCall& call, HookState* any_state) {
+  if (!any_state) return;
   Impl& impl = *impl_;
-  State& state = static_cast<State&>(*given);
+  State& state = static_cast<State&>(*any_state);
   impl.calls.fetch_add(1, std::memory_order_relaxed);
   CallInfo info = CallInfo::of(call);
   info.phase = phase_of(call);
@@ -232,19 +232,21 @@ void ObserveHook::flush() {
 
 void ObserveHook::scope_left() {
   flush();
-  const ObserveResult all = result();
+  const ObserveResult summary = result();
   std::vector<std::string> ops, dynamic;
-  for (const CallShapes& row : all.rows) ops.push_back(row.op);
-  for (const DynamicDim& one : all.varying) dynamic.push_back(one.op);
+  for (const CallShapes& row : summary.rows) ops.push_back(row.op);
+  for (const DynamicDim& dim : summary.varying) dynamic.push_back(dim.op);
   const auto different = [](std::vector<std::string>& names) {
     std::sort(names.begin(), names.end());
     return std::to_string(std::unique(names.begin(), names.end()) - names.begin());
   };
-  std::string text = "OpObserve: " + std::to_string(all.calls) + " calls of " + different(ops) + " ops, " +
-                     std::to_string(all.rows.size()) + " different in shapes and dtypes, " + different(dynamic) +
+  std::string text = "OpObserve: " + std::to_string(summary.calls) + " calls of " + different(ops) + " ops, " +
+                     std::to_string(summary.rows.size()) + " different in shapes and dtypes, " + different(dynamic) +
                      " ops with dynamic shapes";
-  if (all.left_out) text += "; " + std::to_string(all.left_out) + " calls of further kinds are not in the table";
-  if (!all.root.empty()) text += "; " + std::to_string(all.written) + " rows in " + all.root + "/calls.jsonl";
+  if (summary.left_out)
+    text += "; " + std::to_string(summary.left_out) + " calls of further kinds are not in the table";
+  if (!summary.root.empty())
+    text += "; " + std::to_string(summary.written) + " rows in " + summary.root + "/calls.jsonl";
   log::notice(text);
 }
 
@@ -271,14 +273,14 @@ std::string ObserveHook::folder() const {
 }
 
 Value ObserveHook::report() const {
-  const ObserveResult all = result();
-  return make_dict({{"rows", CallShapes::columns().values(all.rows)},
-                    {"varying", DynamicDim::columns().values(all.varying)},
-                    {"calls", integer(all.calls)},
-                    {"written", integer(all.written)},
-                    {"left_out", integer(all.left_out)},
-                    {"read_backs", integer(all.read_backs)},
-                    {"root", all.root}});
+  const ObserveResult summary = result();
+  return make_dict({{"rows", CallShapes::columns().values(summary.rows)},
+                    {"varying", DynamicDim::columns().values(summary.varying)},
+                    {"calls", integer(summary.calls)},
+                    {"written", integer(summary.written)},
+                    {"left_out", integer(summary.left_out)},
+                    {"read_backs", integer(summary.read_backs)},
+                    {"root", summary.root}});
 }
 
 }  // namespace op_tools

@@ -62,8 +62,8 @@ struct State final : HookState {
   // The input's old elements will be neither in it nor in a copy after the call.
   bool will_lose(const Input& input, bool writes_unknown) const {
     if (before.copies.contains(input.index)) return false;
-    return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& one) {
-             return share_memory(one.second, tensors[input.index]);
+    return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& pair) {
+             return share_memory(pair.second, tensors[input.index]);
            });
   }
   // Asks the inputs whose answer was not needed before the call.
@@ -163,19 +163,19 @@ struct OverflowHook::Impl {
 
   // Valid until the process ends; its contents do not change.
   const NameRules& rules_of(const OpCall& call) {
-    const auto found = rules.find(call.name);
-    if (found != rules.end()) return found->second;
+    const auto entry = rules.find(call.name);
+    if (entry != rules.end()) return entry->second;
     const std::string_view base = base_name(call.name);
     const ResultSource source = ResultSource::of(call);
     const OpFamily* const open = family_of(base, OpTrait::kOpenResult);
-    const NameRules made{source,
-                         source.uninitialized || has_trait(base, OpTrait::kShowsUnwrittenMemory),
-                         allowing.admits(call.name),
-                         workspace_of(base),
-                         open == nullptr ? -1 : open->place,
-                         call.op && makes_variable(*call.op),
-                         call.level == Level::kTorch && writes_lists(call)};
-    return rules.emplace(std::string(call.name), made).first->second;
+    const NameRules fresh{source,
+                          source.uninitialized || has_trait(base, OpTrait::kShowsUnwrittenMemory),
+                          allowing.admits(call.name),
+                          workspace_of(base),
+                          open == nullptr ? -1 : open->place,
+                          call.op && makes_variable(*call.op),
+                          call.level == Level::kTorch && writes_lists(call)};
+    return rules.emplace(std::string(call.name), fresh).first->second;
   }
 
   FlagPtr known_flag_of(const at::Tensor& tensor) {
@@ -202,15 +202,15 @@ struct OverflowHook::Impl {
   FlagPtr flag_of_view(const State& state, const at::Tensor& tensor) {
     const auto is_alias = [&](const at::Tensor& other) { return share_memory(other, tensor); };
     if (std::any_of(state.written.begin(), state.written.end(),
-                    [&](const auto& one) { return is_alias(one.second); })) {
+                    [&](const auto& pair) { return is_alias(pair.second); })) {
       return nullptr;
     }
     for (const State::Input& input : state.inputs) {
-      const at::Tensor& given = state.tensors[input.index];
-      if (!is_alias(given)) continue;
-      if (version_of(given) != input.version) return nullptr;
-      if (!shows_part_of(given, tensor)) continue;
-      input.flag->ask(given);
+      const at::Tensor& input_tensor = state.tensors[input.index];
+      if (!is_alias(input_tensor)) continue;
+      if (version_of(input_tensor) != input.version) return nullptr;
+      if (!shows_part_of(input_tensor, tensor)) continue;
+      input.flag->ask(input_tensor);
       if (input.flag->is_sound()) return input.flag;
     }
     FlagPtr flag = known_flag_of(tensor);
@@ -310,10 +310,10 @@ OverflowHook::Impl::Results OverflowHook::Impl::look_at_results(OpCall& call, co
   // A tensor that it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
   for (const auto& [index, tensor] : state.written) {
     const at::Tensor& target = tensor;
-    const auto found = std::find_if(results.tensors.begin(), results.tensors.end(),
+    const auto entry = std::find_if(results.tensors.begin(), results.tensors.end(),
                                     [&](const at::Tensor& other) { return other.is_same(target); });
-    results.written.emplace_back(index, static_cast<size_t>(found - results.tensors.begin()));
-    if (found == results.tensors.end()) look(tensor, call, state, rules, results);
+    results.written.emplace_back(index, static_cast<size_t>(entry - results.tensors.begin()));
+    if (entry == results.tensors.end()) look(tensor, call, state, rules, results);
   }
   return results;
 }
@@ -325,7 +325,7 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
   // It read memory that was never written: its contents were not made by this call.
   for (const at::Tensor& tensor : state.unwritten) record.inputs.push_back(std::make_shared<Flag>(tensor));
-  for (const Value& given : {call.args(), call.kwargs()}) add_scalars(given, record.scalars);
+  for (const Value& values : {call.args(), call.kwargs()}) add_scalars(values, record.scalars);
   record.backward = phase_of(call) == Phase::kBackward;
   record.allows_neg_inf = rules.allows_neg_inf;
   RetainedCall& retained = record.call;
@@ -350,10 +350,10 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   return record;
 }
 
-void OverflowHook::after(OpCall& call, HookState* given) {
+void OverflowHook::after(OpCall& call, HookState* any_state) {
   Impl& impl = *impl_;
-  if (!call.error.empty() || !given) return;
-  State& state = static_cast<State&>(*given);
+  if (!call.error.empty() || !any_state) return;
+  State& state = static_cast<State&>(*any_state);
   Value rng = state.random ? state.random->moved() : Value();
   const std::lock_guard<std::mutex> lock(impl.mutex);
   OverflowWindow& window = impl.window;

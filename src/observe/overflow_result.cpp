@@ -10,8 +10,8 @@ namespace {
 std::string counts_text(const OverflowResult::Finding& finding) {
   if (finding.nan < 0) return "overwritten before it was read";
   std::string text;
-  const auto add = [&](int64_t count, const char* what) {
-    if (count > 0) text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(what);
+  const auto add = [&](int64_t count, const char* kind) {
+    if (count > 0) text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(kind);
   };
   add(finding.nan, " nan");
   add(finding.pos_inf, " inf");
@@ -35,30 +35,35 @@ const Columns<Finding>& Finding::columns() {
       "OverflowRow",
       "An output with NaN or infinities.",
       {
-          {"kind", [](const Finding& one) { return one.producer ? "producer" : "propagator"; },
+          {"kind", [](const Finding& finding) { return finding.producer ? "producer" : "propagator"; },
            "producer: its inputs were finite; propagator: it was given such values"},
           {"expected", &Finding::expected, "in backward, with allow_in_backward_with_scaler"},
-          {"op", [](const Finding& one) { return one.call.name; }, "the operator"},
-          {"id", [](const Finding& one) { return one.call.id; }, "of the call"},
-          {"step", [](const Finding& one) { return one.call.step; }, "of the call"},
-          {"phase", [](const Finding& one) { return to_string(one.call.phase); }, "forward or backward"},
+          {"op", [](const Finding& finding) { return finding.call.name; }, "the operator"},
+          {"id", [](const Finding& finding) { return finding.call.id; }, "of the call"},
+          {"step", [](const Finding& finding) { return finding.call.step; }, "of the call"},
+          {"phase", [](const Finding& finding) { return to_string(finding.call.phase); }, "forward or backward"},
           {"output", &Finding::output,
            "which of the call's output tensors (then: of the inputs that it wrote), or of its input gradients"},
-          {"dtype", [](const Finding& one) { return torch_name(one.tensor.dtype); }, "of the output"},
+          {"dtype", [](const Finding& finding) { return torch_name(finding.tensor.dtype); }, "of the output"},
           {"shape",
-           [](const Finding& one) { return std::vector<int64_t>(one.tensor.shape.begin(), one.tensor.shape.end()); },
+           [](const Finding& finding) {
+             return std::vector<int64_t>(finding.tensor.shape.begin(), finding.tensor.shape.end());
+           },
            "of the output"},
-          {"nan", [](const Finding& one) { return unless_unknown(one.nan); },
+          {"nan", [](const Finding& finding) { return unless_unknown(finding.nan); },
            "elements; None: the program had overwritten the tensor before it was read"},
-          {"pos_inf", [](const Finding& one) { return unless_unknown(one.pos_inf); }, "likewise"},
-          {"neg_inf", [](const Finding& one) { return unless_unknown(one.neg_inf); }, "likewise"},
-          {"first", [](const Finding& one) { return one.nan < 0 ? std::nullopt : std::optional(one.first); },
+          {"pos_inf", [](const Finding& finding) { return unless_unknown(finding.pos_inf); }, "likewise"},
+          {"neg_inf", [](const Finding& finding) { return unless_unknown(finding.neg_inf); }, "likewise"},
+          {"first",
+           [](const Finding& finding) { return finding.nan < 0 ? std::nullopt : std::optional(finding.first); },
            "index of the first such element"},
-          {"module", [](const Finding& one) { return unless_empty(one.call.module); }, "as in ResNet.layer3.0.conv1"},
-          {"line", [](const Finding& one) { return unless_empty(one.call.line()); }, "of the program"},
-          {"saved", [](const Finding& one) { return unless_empty(one.saved); },
+          {"module", [](const Finding& finding) { return unless_empty(finding.call.module); },
+           "as in ResNet.layer3.0.conv1"},
+          {"line", [](const Finding& finding) { return unless_empty(finding.call.line()); }, "of the program"},
+          {"saved", [](const Finding& finding) { return unless_empty(finding.saved); },
            "folder of the producer's call, for run_op_from_data"},
-          {"not_saved", [](const Finding& one) { return unless_empty(one.not_saved); }, "why a producer was not"},
+          {"not_saved", [](const Finding& finding) { return unless_empty(finding.not_saved); },
+           "why a producer was not"},
       }};
   return all;
 }
@@ -93,8 +98,9 @@ std::string closing_line(const OverflowResult& result) {
                      std::to_string(result.propagators) + " passed them on";
   if (result.expected) text += ", " + std::to_string(result.expected) + " expected in backward";
   if (result.came_in) text += ", " + std::to_string(result.came_in) + " tensors had them that no call seen here made";
-  const auto first = std::find_if(result.findings.begin(), result.findings.end(),
-                                  [](const OverflowResult::Finding& one) { return one.producer && !one.expected; });
+  const auto first =
+      std::find_if(result.findings.begin(), result.findings.end(),
+                   [](const OverflowResult::Finding& finding) { return finding.producer && !finding.expected; });
   if (first != result.findings.end())
     text += "; first: " + first->call.name + " in step " + std::to_string(first->call.step);
   if (!result.root.empty()) text += "; " + result.root + "/overflow.jsonl";

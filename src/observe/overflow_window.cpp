@@ -72,7 +72,7 @@ Specials OverflowWindow::that_count(const Specials& values) const {
 
 void OverflowWindow::judge(OverflowRecord& record) {
   // An input that no judged call made came from outside: -inf alone is taken for a mask, the rest counts.
-  Specials given, given_allowed;
+  Specials specials, given_allowed;
   for (const FlagPtr& flag : record.inputs) {
     if (!flag->judged && flag->question) {
       const Specials values = that_count(flag->question->answer());
@@ -80,12 +80,12 @@ void OverflowWindow::judge(OverflowRecord& record) {
       flag->judged = true;
       result_.came_in += flag->unsound.any() && !flag->by_program;
     }
-    given.add(flag->unsound);
+    specials.add(flag->unsound);
     given_allowed.add(flag->allowed);
   }
   // Numbers that the program itself gives: -inf alone makes a mask (scatter, F.pad(value=-inf)).
   const bool makes_mask = record.scalars.only_neg_inf();
-  (makes_mask ? given_allowed : given).add(that_count(record.scalars));
+  (makes_mask ? given_allowed : specials).add(that_count(record.scalars));
   std::string saved, not_saved;  // a single folder, whichever of its outputs
   for (size_t i = 0; i < record.outputs.size(); ++i) {
     if (!record.outputs[i] || !record.outputs[i]->question || record.outputs[i]->judged) continue;
@@ -93,14 +93,14 @@ void OverflowWindow::judge(OverflowRecord& record) {
     flag.judged = true;
     const Specials values = that_count(flag.question->answer());
     if (!values.any()) continue;
-    if (values.only_neg_inf() && !given.any() && (record.allows_neg_inf || given_allowed.any())) {
+    if (values.only_neg_inf() && !specials.any() && (record.allows_neg_inf || given_allowed.any())) {
       flag.allowed = values;
       continue;
     }
     flag.unsound = values;
     const bool is_given =
-        given.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
-    result_.came_in += record.reads_unseen && !given.any();
+        specials.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
+    result_.came_in += record.reads_unseen && !specials.any();
     OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!is_given);
     open_file();
     if (finding.producer && !finding.expected && options_.max_saved > 0) {
@@ -119,10 +119,10 @@ OverflowResult::Finding OverflowWindow::finding_of(const OverflowRecord& record,
   finding.producer = producer;
   finding.expected = record.backward && options_.allow_in_backward_with_scaler;
   finding.output = output;
-  const VersionedTensor& made = record.call.outputs[output];
-  if (made.tensor().defined()) finding.tensor = TensorShape::of(made.tensor());
-  if (made.is_unchanged() && (producer || result_.findings.size() < kMaxFindings)) {
-    const SpecialsCount count = count_specials(made.tensor());
+  const VersionedTensor& output_tensor = record.call.outputs[output];
+  if (output_tensor.tensor().defined()) finding.tensor = TensorShape::of(output_tensor.tensor());
+  if (output_tensor.is_unchanged() && (producer || result_.findings.size() < kMaxFindings)) {
+    const SpecialsCount count = count_specials(output_tensor.tensor());
     finding.nan = count.nan;
     finding.pos_inf = count.pos_inf;
     finding.neg_inf = count.neg_inf;

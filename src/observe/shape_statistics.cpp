@@ -60,8 +60,8 @@ void ShapeStatistics::add(std::string_view name, Phase phase, const std::string&
   hash.mix(line);
   std::lock_guard<std::mutex> lock(mutex_);
   const auto [first, last] = kinds_.equal_range(hash.value());
-  for (auto one = first; one != last; ++one) {
-    Kind& kind = one->second;
+  for (auto shape = first; shape != last; ++shape) {
+    Kind& kind = shape->second;
     if (kind.op == op && kind.phase == phase && kind.line == line && kind.inputs == inputs && kind.outputs == outputs) {
       ++kind.calls;
       return;
@@ -112,7 +112,7 @@ std::vector<DynamicDim> ShapeStatistics::varying() const {
   for (const Kind* kind : in_order_locked()) {
     groups[{kind->op, kind->phase, kind->line, form_of(kind->inputs, kind->outputs)}].push_back(kind);
   }
-  std::vector<DynamicDim> found;
+  std::vector<DynamicDim> dims;
   for (const auto& [key, kinds] : groups) {
     if (kinds.size() < 2) continue;
     uint64_t calls = 0;
@@ -125,13 +125,13 @@ std::vector<DynamicDim> ShapeStatistics::varying() const {
           for (const Kind* kind : kinds) sizes.insert((kind->*tensors)[tensor].shape[dimension]);
           if (sizes.size() < 2) continue;
           const auto& [op, phase, line, form] = key;
-          found.push_back(
+          dims.push_back(
               {op, phase, line, tensors == &Kind::outputs, tensor, dimension, {sizes.begin(), sizes.end()}, calls});
         }
       }
     }
   }
-  return found;
+  return dims;
 }
 
 uint64_t ShapeStatistics::left_out() const {
@@ -144,10 +144,11 @@ const Columns<TensorShape>& tensor_shape_columns() {
       "TensorShape",
       "A tensor of a call.",
       {
-          {"shape", [](const TensorShape& one) { return std::vector<int64_t>(one.shape.begin(), one.shape.end()); },
+          {"shape",
+           [](const TensorShape& shape) { return std::vector<int64_t>(shape.shape.begin(), shape.shape.end()); },
            "its sizes"},
-          {"dtype", [](const TensorShape& one) { return torch_name(one.dtype); }, "as in torch.float32"},
-          {"device", [](const TensorShape& one) { return one.device.str(); }, "as in cuda:0"},
+          {"dtype", [](const TensorShape& shape) { return torch_name(shape.dtype); }, "as in torch.float32"},
+          {"device", [](const TensorShape& shape) { return shape.device.str(); }, "as in cuda:0"},
       }};
   return all;
 }
@@ -175,10 +176,10 @@ const Columns<DynamicDim>& DynamicDim::columns() {
       "A dimension that had several sizes in calls from the same line of the program: a dynamic shape.",
       {
           {"op", &DynamicDim::op, "the operator"},
-          {"phase", [](const DynamicDim& one) { return to_string(one.phase); }, "forward or backward"},
-          {"line", [](const DynamicDim& one) { return one.line.empty() ? std::nullopt : std::optional(one.line); },
+          {"phase", [](const DynamicDim& dim) { return to_string(dim.phase); }, "forward or backward"},
+          {"line", [](const DynamicDim& dim) { return dim.line.empty() ? std::nullopt : std::optional(dim.line); },
            "of the program"},
-          {"of", [](const DynamicDim& one) { return one.is_output ? "output" : "input"; }, "input or output"},
+          {"of", [](const DynamicDim& dim) { return dim.is_output ? "output" : "input"; }, "input or output"},
           {"tensor", &DynamicDim::tensor, "which of the inputs, or outputs"},
           {"dimension", &DynamicDim::dimension, "of the tensor"},
           {"sizes", &DynamicDim::sizes, "rising"},

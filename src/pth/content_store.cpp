@@ -155,7 +155,7 @@ std::optional<at::Tensor> ContentReader::tensor(const Value& reference) {
   if (stored == storages_.end()) {
     stored = storages_.emplace(*storage_number, std::pair{*content, storage_of(*content)}).first;
   }
-  if (stored->second.first != *content) throw Error("refers to one storage by two contents");
+  if (stored->second.first != *content) throw Error("refers to a storage by two contents");
   at::Tensor tensor = dense_tensor(stored->second.second, *dtype, *offset, *shape, *stride);
   if (flag(reference, "conj")) set_conj(tensor);
   if (flag(reference, "neg")) tensor._set_neg(true);

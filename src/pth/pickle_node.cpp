@@ -19,16 +19,16 @@ void adopt(Node& parent, Item child) {
     ++parent.size;
   }
   // After freezing: a list that is put into itself is refused here.
-  if (parent.frozen) throw Error("data.pkl changes a value that lies in another one already");
+  if (parent.frozen) throw Error("data.pkl changes a value that lies in another value already");
   if (parent.depth > kMaxPthDepth)
     throw Error("values lie more than " + std::to_string(kMaxPthDepth) + " deep in each other");
   if (parent.size > kMaxTreeSize) throw Error("data.pkl unfolds to far more values than it has bytes");
   parent.items.push_back(std::move(child));
 }
 
-const Node& node_of(const Item& item, Kind kind, const char* what) {
+const Node& node_of(const Item& item, Kind kind, const char* expected) {
   if (!item.node || item.node->kind != kind)
-    throw Error(std::string("data.pkl has something else where ") + what + " must be");
+    throw Error(std::string("data.pkl has something else where ") + expected + " must be");
   return *item.node;
 }
 const std::vector<Item>& arguments_of(const Item& item) {

@@ -50,13 +50,13 @@ Item new_node(Kind kind, std::string name = {});
 // Puts `child` into `parent`, which must not lie in another node yet; bounds the depth and size of the result.
 void adopt(Node& parent, Item child);
 
-// `what` stands in the Error: "a tuple of arguments".
-const Node& node_of(const Item& item, Kind kind, const char* what);
+// `expected` stands in the Error: "a tuple of arguments".
+const Node& node_of(const Item& item, Kind kind, const char* expected);
 const std::vector<Item>& arguments_of(const Item& item);
 template <class T>
-const T& as(const Item& item, const char* what) {
+const T& as(const Item& item, const char* expected) {
   const T* value = item.node ? nullptr : item.value.get_if<T>();
-  if (value == nullptr) throw Error(std::string("data.pkl has something else where ") + what + " must be");
+  if (value == nullptr) throw Error(std::string("data.pkl has something else where ") + expected + " must be");
   return *value;
 }
 const std::string& text_of(const Item& item);

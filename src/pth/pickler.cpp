@@ -67,9 +67,9 @@ struct ByteRange {
 // of pth.h asks for.
 ByteRange touched_bytes(const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  const auto refuse = [&tensor](const std::string& what) {
+  const auto refuse = [&tensor](const std::string& reason) {
     throw Error("a tensor of " + torch_name(tensor.scalar_type()) + " on " + tensor.device().str() +
-                " cannot be written: " + what);
+                " cannot be written: " + reason);
   };
   if (!tensor.device().is_cpu()) refuse("copy it to the CPU first");
   if (impl->is_nested() || tensor.is_quantized() || impl->has_symbolic_sizes_strides() || !impl->has_storage())
@@ -158,9 +158,9 @@ class Pickler {
   }
 
   ScannedStorage& record_of(const at::Tensor& tensor) {
-    const auto [found, added] = record_index_.try_emplace(tensor.storage().unsafeGetStorageImpl(), records_.size());
+    const auto [entry, added] = record_index_.try_emplace(tensor.storage().unsafeGetStorageImpl(), records_.size());
     if (added) records_.emplace_back().storage = tensor.storage();
-    return records_[found->second];
+    return records_[entry->second];
   }
 
   static void trim(ScannedStorage& record) {
@@ -277,8 +277,8 @@ class Pickler {
   }
 
   void add(const at::Tensor& tensor) {
-    const auto [found, added] = tensor_memo_.try_emplace(tensor.unsafeGetTensorImpl(), 0);
-    uint32_t& memo = found->second;  // stays where it is when the parts of a sparse tensor come in
+    const auto [entry, added] = tensor_memo_.try_emplace(tensor.unsafeGetTensorImpl(), 0);
+    uint32_t& memo = entry->second;  // stays where it is when the parts of a sparse tensor come in
     if (!added) {
       out_.recall(memo);
       return;

@@ -24,27 +24,27 @@ PthArchive::PthArchive(std::string_view bytes, std::shared_ptr<const void> owner
       throw Error("the zip entry '" + name + "' is there twice");
   }
   find_root();
-  if (entries_.count(root_ + "constants.pkl")) throw Error("a TorchScript archive: only what torch.save wrote is read");
+  if (entries_.count(root_ + "constants.pkl")) throw Error("a TorchScript archive: only files of torch.save are read");
   if (entries_.count(root_ + "byteorder") && record("byteorder") != "little")
     throw Error("written on a big-endian machine, which is not supported");
 }
 
 std::string_view PthArchive::record(const std::string& name) {
-  const auto found = entries_.find(root_ + name);
-  if (found == entries_.end()) throw Error("the zip entry '" + root_ + name + "' is missing");
-  const std::string_view payload = bytes_.substr(payload_position(source_, found->second), found->second.size);
+  const auto entry = entries_.find(root_ + name);
+  if (entry == entries_.end()) throw Error("the zip entry '" + root_ + name + "' is missing");
+  const std::string_view payload = bytes_.substr(payload_position(source_, entry->second), entry->second.size);
   // Entries that lie on each other could make a small file use much memory and time.
   handed_out_ += payload.size();
   if (handed_out_ > bytes_.size()) throw Error("its zip entries overlap");
-  if (crc32_of(payload) != found->second.crc)
-    throw Error("the zip entry '" + found->first + "' is damaged (its CRC is wrong)");
+  if (crc32_of(payload) != entry->second.crc)
+    throw Error("the zip entry '" + entry->first + "' is damaged (its CRC is wrong)");
   return payload;
 }
 
 const at::Storage& PthArchive::storage(const std::string& key) {
-  const auto [found, added] = storages_.try_emplace(key);
-  if (added) found->second = load_storage(record("data/" + key));
-  return found->second;
+  const auto [entry, added] = storages_.try_emplace(key);
+  if (added) entry->second = load_storage(record("data/" + key));
+  return entry->second;
 }
 
 void PthArchive::find_root() {

@@ -36,7 +36,7 @@ class Unpickler {
     while (step(read<uint8_t>())) {
     }
     const Item result = pop();
-    if (!stack_.empty() || !marks_.empty() || !rest_.empty()) throw Error("data.pkl holds more than one value");
+    if (!stack_.empty() || !marks_.empty() || !rest_.empty()) throw Error("data.pkl holds several values");
     return build(result);
   }
 
@@ -112,7 +112,7 @@ class Unpickler {
   }
   void append(Kind kind, std::vector<Item> items) {
     const auto node = top().node;
-    if (!node || node->kind != kind) throw Error("data.pkl appends to what is no container for it");
+    if (!node || node->kind != kind) throw Error("data.pkl appends to a value that is no container for it");
     if (kind == Kind::kDict && items.size() % 2 != 0) throw Error("data.pkl has a key without a value");
     for (auto& item : items) pickled::adopt(*node, std::move(item));
   }
@@ -125,9 +125,9 @@ class Unpickler {
     memo_[id] = item;
   }
   void recall(uint64_t id) {
-    const auto found = memo_.find(id);
-    if (found == memo_.end()) throw Error("data.pkl refers to memo " + std::to_string(id) + ", which it never set");
-    push(found->second);
+    const auto entry = memo_.find(id);
+    if (entry == memo_.end()) throw Error("data.pkl refers to memo " + std::to_string(id) + ", which it never set");
+    push(entry->second);
   }
 
   // --- scalars ---
@@ -459,7 +459,7 @@ Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<
   } catch (const Error& error) {
     throw Error(name + ": " + error.what());
   } catch (const c10::Error& error) {
-    throw Error(name + ": torch refuses what it holds: " + error.what_without_backtrace());
+    throw Error(name + ": torch refuses its contents: " + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     throw Error(name + ": not enough memory to read it");
   }

@@ -56,13 +56,13 @@ void check_extent(size_t nbytes, int64_t itemsize, int64_t offset, const std::ve
 }  // namespace
 
 std::string_view typed_storage_name(at::ScalarType dtype) {
-  const auto found = std::ranges::find(kTypedStorages, dtype, [](const auto& entry) { return entry.first; });
-  return found == kTypedStorages.end() ? std::string_view() : found->second;
+  const auto type = std::ranges::find(kTypedStorages, dtype, [](const auto& entry) { return entry.first; });
+  return type == kTypedStorages.end() ? std::string_view() : type->second;
 }
 
 std::optional<at::ScalarType> dtype_of_typed_storage(std::string_view name) {
-  const auto found = std::ranges::find(kTypedStorages, name, [](const auto& entry) { return entry.second; });
-  return found == kTypedStorages.end() ? std::nullopt : std::optional(found->first);
+  const auto type = std::ranges::find(kTypedStorages, name, [](const auto& entry) { return entry.second; });
+  return type == kTypedStorages.end() ? std::nullopt : std::optional(type->first);
 }
 
 int64_t checked_numel(const std::vector<int64_t>& sizes) {

@@ -10,7 +10,7 @@ namespace op_tools {
 void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
   constexpr size_t kMost = 256;  // tensors that are held
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) return;
-  std::erase_if(waiting_, [](const ArrivingValue& one) { return one.tensor.storage().use_count() == 1; });
+  std::erase_if(waiting_, [](const ArrivingValue& value) { return value.tensor.storage().use_count() == 1; });
   if (waiting_.size() >= kMost) waiting_.erase(waiting_.begin());
   waiting_.push_back({same_memory(tensor), version_of(tensor), number});
 }
@@ -18,11 +18,11 @@ void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
 std::vector<ArrivingValue> ArrivingValues::take(const at::Tensor& read) {
   std::vector<ArrivingValue> arrived;
   if (waiting_.empty() || read.layout() != at::kStrided) return arrived;
-  const auto stays = [&](const ArrivingValue& one) { return !share_bytes(one.tensor, read); };
+  const auto stays = [&](const ArrivingValue& value) { return !share_bytes(value.tensor, read); };
   const auto first = std::stable_partition(waiting_.begin(), waiting_.end(), stays);
   std::move(first, waiting_.end(), std::back_inserter(arrived));
   waiting_.erase(first, waiting_.end());
-  std::erase_if(arrived, [](const ArrivingValue& one) { return version_of(one.tensor) != one.version; });
+  std::erase_if(arrived, [](const ArrivingValue& value) { return version_of(value.tensor) != value.version; });
   return arrived;
 }
 

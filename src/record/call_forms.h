@@ -29,9 +29,9 @@ class CallForms {
   // Valid until the next add(). nullptr: not known.
   const CallForm* find(std::string_view key) {
     if (last_ && last_->first == key) return &last_->second;
-    const auto found = forms_.find(key);
-    if (found == forms_.end()) return nullptr;
-    last_ = &*found;
+    const auto entry = forms_.find(key);
+    if (entry == forms_.end()) return nullptr;
+    last_ = &*entry;
     return &last_->second;
   }
   void add(std::string_view key, CallForm form) {

@@ -53,23 +53,23 @@ bool can_jitter(const at::Tensor& tensor) {
 
 void jitter(const at::Tensor& tensor, int64_t seed) {
   const at::Tensor memory = tensor.variable_data();  // the same memory with a counter of its own
-  const at::Tensor data = memory.to(at::kCPU);       // a device under suspicion computes none of it
+  const at::Tensor on_cpu = memory.to(at::kCPU);     // a device under suspicion computes none of it
   const Limits limits = limits_of(tensor.scalar_type());
-  const at::Tensor size = at::_ops::abs::call(data);
+  const at::Tensor size = at::_ops::abs::call(on_cpu);
   const at::Tensor changes = at::_ops::bitwise_and_Tensor::call(
       at::_ops::ge_Scalar::call(size, limits.least_normal * 2), at::_ops::lt_Scalar::call(size, limits.largest));
   // The next number away from zero, or towards it, is the next word: floating-point numbers are ordered as their words.
   at::Tensor signs =
-      at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(data.sizes()), at::kChar, std::nullopt,
+      at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(on_cpu.sizes()), at::kChar, std::nullopt,
                                           c10::Device(at::kCPU), std::nullopt, std::nullopt);
   auto* const sign = signs.mutable_data_ptr<int8_t>();
   const uint64_t start = sign_pattern::scrambled(static_cast<uint64_t>(seed));
   for (int64_t i = 0; i < signs.numel(); ++i) {
     sign[i] = (sign_pattern::scrambled(start + static_cast<uint64_t>(i)) & 1) != 0 ? 1 : -1;
   }
-  const at::Tensor steps = at::_ops::mul_Tensor::call(signs, changes).to(words_of(data));
-  data.view(words_of(data)).add_(steps);
-  if (!memory.is_cpu()) memory.copy_(data);
+  const at::Tensor steps = at::_ops::mul_Tensor::call(signs, changes).to(words_of(on_cpu));
+  on_cpu.view(words_of(on_cpu)).add_(steps);
+  if (!memory.is_cpu()) memory.copy_(on_cpu);
 }
 
 }  // namespace op_tools

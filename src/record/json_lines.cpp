@@ -41,7 +41,7 @@ void add_value(JsonWriter& line, const Recording& run, const RecordedValue& valu
     line.add(name, number);
   }
   line.begin_array(Form::kOneLine, "projections");
-  for (const double one : value.projections) line.add(one);
+  for (const double projection : value.projections) line.add(projection);
   line.end();
 }
 
@@ -89,8 +89,8 @@ void write_line(std::ofstream& file, std::string_view kind, Add&& add) {
   file << text << '\n';
 }
 
-[[noreturn]] void fail(const std::string& path, std::string_view what) {
-  throw Error(path + ": " + std::string(what) + ": " + std::strerror(errno));
+[[noreturn]] void fail(const std::string& path, std::string_view problem) {
+  throw Error(path + ": " + std::string(problem) + ": " + std::strerror(errno));
 }
 
 }  // namespace
@@ -122,19 +122,19 @@ Recording read_json_lines(const std::string& path) {
       Value row = value_of_json(text);
       const Value* const kind = row.is<Dict>() ? find_key(row, "kind") : nullptr;
       const auto* const name = kind ? kind->get_if<std::string>() : nullptr;
-      const std::string_view what = name ? std::string_view(*name) : std::string_view();
-      if (what == "value") {
+      const std::string_view row_kind = name ? std::string_view(*name) : std::string_view();
+      if (row_kind == "value") {
         values.push_back(std::move(row));
-      } else if (what == "call") {
+      } else if (row_kind == "call") {
         calls.push_back(std::move(row));
-      } else if (const Value* const facts = what == "header" ? find_key(row, "header") : nullptr) {
+      } else if (const Value* const facts = row_kind == "header" ? find_key(row, "header") : nullptr) {
         const Value* const format = facts->is<Dict>() ? find_key(*facts, "format") : nullptr;
         const auto* const number_of_format = format ? format->get_if<int64_t>() : nullptr;
         if (number_of_format && *number_of_format != kRecordingFormat) {
           throw Error("is of another version of op_tools: its hashes are of another kind");
         }
         header = *facts;
-      } else if (what == "end") {
+      } else if (row_kind == "end") {
         complete = true;
       } else {
         throw Error("is no line of a recording");

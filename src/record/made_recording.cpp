@@ -19,38 +19,38 @@ class Row {
 
   template <class T>
   const T* find(std::string_view key) const {
-    const Value* const found = find_key(row_, key);
-    if (found == nullptr || found->is<None>()) return nullptr;
-    const T* const value = found->get_if<T>();
-    if (value == nullptr) throw Error(where_ + ": '" + std::string(key) + "' is " + describe(*found));
+    const Value* const member = find_key(row_, key);
+    if (member == nullptr || member->is<None>()) return nullptr;
+    const T* const value = member->get_if<T>();
+    if (value == nullptr) throw Error(where_ + ": '" + std::string(key) + "' is " + describe(*member));
     return value;
   }
   std::string text(std::string_view key) const {
-    const auto* const found = find<std::string>(key);
-    return found ? *found : std::string();
+    const auto* const text = find<std::string>(key);
+    return text ? *text : std::string();
   }
   int64_t integer(std::string_view key, int64_t otherwise, int64_t least, int64_t most) const {
-    const auto* const found = find<int64_t>(key);
-    const int64_t number = found ? *found : otherwise;
-    if (found && (number < least || number > most)) {
+    const auto* const integer = find<int64_t>(key);
+    const int64_t number = integer ? *integer : otherwise;
+    if (integer && (number < least || number > most)) {
       throw Error(where_ + ": '" + std::string(key) + "' is " + std::to_string(number) + ", expected " +
                   std::to_string(least) + " to " + std::to_string(most));
     }
     return number;
   }
   bool flag(std::string_view key, bool otherwise) const {
-    const auto* const found = find<bool>(key);
-    return found ? *found : otherwise;
+    const auto* const flag = find<bool>(key);
+    return flag ? *flag : otherwise;
   }
   double number(std::string_view key, double otherwise) const {
-    const Value* const found = find_key(row_, key);
-    if (found == nullptr || found->is<None>()) return otherwise;
-    return as_number(*found, key);
+    const Value* const member = find_key(row_, key);
+    if (member == nullptr || member->is<None>()) return otherwise;
+    return as_number(*member, key);
   }
   std::vector<Value> items(std::string_view key) const {
-    const Value* const found = find_key(row_, key);
-    if (found == nullptr || found->is<None>()) return {};
-    const Values* const items = sequence_items(*found);
+    const Value* const member = find_key(row_, key);
+    if (member == nullptr || member->is<None>()) return {};
+    const Values* const items = sequence_items(*member);
     if (items == nullptr) throw Error(where_ + ": '" + std::string(key) + "' is no list");
     return *items;
   }
@@ -89,28 +89,28 @@ class Maker {
   }
 
   Recording make() {
-    made_.path = rows_.text("path");
-    made_.complete = rows_.flag("complete", true);
+    recording_.path = rows_.text("path");
+    recording_.complete = rows_.flag("complete", true);
     const auto* const header = rows_.find<Dict>("header");
-    made_.header = header ? Value(*header) : make_dict({});
+    recording_.header = header ? Value(*header) : make_dict({});
     const std::vector<Value> values = rows_.items("values"), calls = rows_.items("calls");
     for (size_t i = 0; i < values.size(); ++i) {
       add_value(Row(values[i], "values[" + std::to_string(i) + "]"), static_cast<int64_t>(calls.size()));
     }
     for (size_t i = 0; i < calls.size(); ++i) add_call(Row(calls[i], "calls[" + std::to_string(i) + "]"));
-    return std::move(made_);
+    return std::move(recording_);
   }
 
  private:
   uint32_t string_number(const std::string& text) {
-    const auto [found, fresh] = strings_.emplace(text, made_.strings.size());
-    if (fresh) made_.strings.push_back(text);
-    return found->second;
+    const auto [entry, fresh] = strings_.emplace(text, recording_.strings.size());
+    if (fresh) recording_.strings.push_back(text);
+    return entry->second;
   }
   uint32_t list_number(const std::vector<int64_t>& list) {
-    const auto [found, fresh] = lists_.emplace(list, made_.lists.size());
-    if (fresh) made_.lists.push_back(list);
-    return found->second;
+    const auto [entry, fresh] = lists_.emplace(list, recording_.lists.size());
+    if (fresh) recording_.lists.push_back(list);
+    return entry->second;
   }
 
   void add_value(const Row& row, int64_t calls);
@@ -118,7 +118,7 @@ class Maker {
   void add_uses(const Row& row, const char* key);
 
   const Row rows_;
-  Recording made_;
+  Recording recording_;
   std::map<std::string, uint32_t> strings_;
   std::map<std::vector<int64_t>, uint32_t> lists_;
 };
@@ -162,7 +162,7 @@ void Maker::add_value(const Row& row, int64_t calls) {
     value.projections[i] = i < projections.size() ? row.as_number(projections[i], "projections")
                                                   : std::numeric_limits<double>::quiet_NaN();
   }
-  made_.values.push_back(value);
+  recording_.values.push_back(value);
 }
 
 void Maker::add_uses(const Row& row, const char* key) {
@@ -170,16 +170,16 @@ void Maker::add_uses(const Row& row, const char* key) {
     const Values* const parts = sequence_items(use);
     const auto* const place = parts && parts->size() == 2 ? (*parts)[0].get_if<std::string>() : nullptr;
     const auto* const value = place ? (*parts)[1].get_if<int64_t>() : nullptr;
-    if (value == nullptr || *value < 0 || static_cast<size_t>(*value) >= made_.values.size()) {
+    if (value == nullptr || *value < 0 || static_cast<size_t>(*value) >= recording_.values.size()) {
       throw Error(row.where() + ": '" + key + "' has " + describe(use) + ", expected (place, number of a value)");
     }
-    made_.uses.push_back({string_number(*place), static_cast<uint32_t>(*value)});
+    recording_.uses.push_back({string_number(*place), static_cast<uint32_t>(*value)});
   }
 }
 
 void Maker::add_call(const Row& row) {
   RecordedCall call;
-  call.id = static_cast<uint64_t>(row.integer("id", static_cast<int64_t>(made_.calls.size()) + 1, 0, kMost64));
+  call.id = static_cast<uint64_t>(row.integer("id", static_cast<int64_t>(recording_.calls.size()) + 1, 0, kMost64));
   call.forward_id = static_cast<uint64_t>(row.integer("forward_id", 0, 0, kMost64));
   call.step = row.integer("step", 0, std::numeric_limits<int64_t>::min(), kMost64);
   call.op = string_number(row.text("op"));
@@ -194,12 +194,12 @@ void Maker::add_call(const Row& row) {
   call.level = row.text("level") == "aten" ? Level::kAten : Level::kTorch;
   call.phase = row.text("phase") == "backward" ? Phase::kBackward : Phase::kForward;
   call.grad_enabled = row.flag("grad_enabled", true);
-  call.first_use = static_cast<uint32_t>(made_.uses.size());
+  call.first_use = static_cast<uint32_t>(recording_.uses.size());
   add_uses(row, "inputs");
-  call.inputs = static_cast<uint32_t>(made_.uses.size()) - call.first_use;
+  call.inputs = static_cast<uint32_t>(recording_.uses.size()) - call.first_use;
   add_uses(row, "outputs");
-  call.outputs = static_cast<uint32_t>(made_.uses.size()) - call.first_use - call.inputs;
-  made_.calls.push_back(call);
+  call.outputs = static_cast<uint32_t>(recording_.uses.size()) - call.first_use - call.inputs;
+  recording_.calls.push_back(call);
 }
 
 }  // namespace

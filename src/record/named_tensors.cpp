@@ -12,8 +12,8 @@ bool contains(const ByteRange& range, const ByteRange& other) {
   return range.begin <= other.begin && other.end <= range.end;
 }
 
-bool overlap(const ByteRange& one, const ByteRange& other) {
-  return one.begin < other.end && other.begin < one.end;
+bool overlap(const ByteRange& range, const ByteRange& other) {
+  return range.begin < other.end && other.begin < range.end;
 }
 
 }  // namespace
@@ -29,9 +29,9 @@ const TensorOrigins::Known& TensorOrigins::OfStorage::of(const ByteRange& range)
 
 TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return {};
-  const auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  if (found == storages_.end() || found->second.storage.expired()) return {};
-  const Known& known = found->second.parts.empty() ? found->second.whole : found->second.of(bytes_shown(tensor));
+  const auto entry = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (entry == storages_.end() || entry->second.storage.expired()) return {};
+  const Known& known = entry->second.parts.empty() ? entry->second.whole : entry->second.of(bytes_shown(tensor));
   if (known.producer != kNoCall && known.version == version_of(tensor)) {
     return {Origin::kCall, known.producer, known.output, known.name};
   }
@@ -41,11 +41,11 @@ TensorOrigin TensorOrigins::find(const at::Tensor& tensor) const {
 TensorOrigins::OfStorage* TensorOrigins::known_of(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
   if (sweeps_.due(storages_.size(), storage_bytes(tensor))) {
-    for (auto one = storages_.begin(); one != storages_.end();) {
-      if (one->second.storage.expired()) {
-        one = storages_.erase(one);
+    for (auto entry = storages_.begin(); entry != storages_.end();) {
+      if (entry->second.storage.expired()) {
+        entry = storages_.erase(entry);
       } else {
-        ++one;
+        ++entry;
       }
     }
     sweeps_.done(storages_.size());
@@ -53,20 +53,22 @@ TensorOrigins::OfStorage* TensorOrigins::known_of(const at::Tensor& tensor) {
   // A storage that is held weakly keeps its address; the address of a storage that is gone is another's now only when
   // it was released here.
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  const auto found = storages_.find(storage);
-  if (found != storages_.end()) return &found->second;
+  const auto entry = storages_.find(storage);
+  if (entry != storages_.end()) return &entry->second;
   return &storages_.emplace(storage, OfStorage{tensor.storage().getWeakStorageImpl(), {}, {}}).first->second;
 }
 
-StringNumber TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32_t output) {
+StringNumber TensorOrigins::note_producer(const at::Tensor& tensor, uint32_t call, uint32_t output) {
   OfStorage* const known = known_of(tensor);
   if (!known) return 0;
-  const auto note = [&](Known& one) { one.producer = call, one.output = output, one.version = version_of(tensor); };
+  const auto note = [&](Known& noted) {
+    noted.producer = call, noted.output = output, noted.version = version_of(tensor);
+  };
   note(known->whole);
   if (known->parts.empty()) return known->whole.name;
   const ByteRange range = bytes_shown(tensor);
-  for (auto& [part, one] : known->parts) {
-    if (overlap(part, range)) note(one);
+  for (auto& [part, of_part] : known->parts) {
+    if (overlap(part, range)) note(of_part);
   }
   return known->of(range).name;
 }
@@ -74,9 +76,9 @@ StringNumber TensorOrigins::made(const at::Tensor& tensor, uint32_t call, uint32
 void TensorOrigins::name(const at::Tensor& tensor, Origin origin, StringNumber name) {
   OfStorage* const known = known_of(tensor);
   if (!known) return;
-  const auto set = [&](Known& one) {
-    if (one.named == Origin::kParameter && origin == Origin::kInput) return;
-    one.named = origin, one.name = name;
+  const auto set = [&](Known& part) {
+    if (part.named == Origin::kParameter && origin == Origin::kInput) return;
+    part.named = origin, part.name = name;
   };
   // Inputs are cut out of one tensor in any way and number: their parts are not told apart.
   const ByteRange range = origin == Origin::kInput ? ByteRange() : bytes_shown(tensor);

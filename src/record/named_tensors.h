@@ -35,7 +35,7 @@ class TensorOrigins {
  public:
   TensorOrigin find(const at::Tensor& tensor) const;
   // A call made or wrote it. Returns its name.
-  StringNumber made(const at::Tensor& tensor, uint32_t call, uint32_t output);
+  StringNumber note_producer(const at::Tensor& tensor, uint32_t call, uint32_t output);
   void name(const at::Tensor& tensor, Origin origin, StringNumber name);
 
  private:

@@ -95,9 +95,9 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   return state;
 }
 
-void RecordHook::note(OpCall& call, HookState* given) {
-  if (!given || !recorder_->is_on()) return;
-  auto& state = static_cast<Recorder::State&>(*given);
+void RecordHook::note(OpCall& call, HookState* any_state) {
+  if (!any_state || !recorder_->is_on()) return;
+  auto& state = static_cast<Recorder::State&>(*any_state);
   if (is_backward_at_torch(call)) {
     ArgumentKey key;
     recorder_->take_inputs(call, state, key);
@@ -138,9 +138,9 @@ void RecordHook::scope_left() {
   if (recorder_->options.jitter > 0 && !recorder_->has_jittered()) {
     log::warn("OpRecord: jitter= changed nothing: no module was called with a floating-point tensor");
   }
-  const RecordResult all = result();
-  log::notice("OpRecord: " + std::to_string(all.calls) + " calls in " + all.path + ", " +
-              std::to_string(all.bytes / 1000) + " kB");
+  const RecordResult summary = result();
+  log::notice("OpRecord: " + std::to_string(summary.calls) + " calls in " + summary.path + ", " +
+              std::to_string(summary.bytes / 1000) + " kB");
 }
 
 RecordResult RecordHook::result() const {
@@ -148,24 +148,25 @@ RecordResult RecordHook::result() const {
 }
 
 void RecordHook::add_coverage(Coverage& account) const {
-  const RecordResult all = result();
-  if (!all.ended_early.empty()) account.lost[Loss::kNotWritten] += account.seen - std::min(account.seen, all.calls);
+  const RecordResult summary = result();
+  if (!summary.ended_early.empty())
+    account.lost[Loss::kNotWritten] += account.seen - std::min(account.seen, summary.calls);
 }
 
 Value RecordHook::report() const {
-  const RecordResult all = result();
+  const RecordResult summary = result();
   Values on_host;
-  for (const std::string& device : all.statistics_on_host) on_host.emplace_back(device);
-  return make_dict({{"rows", RecordRow::columns().values(all.rows)},
-                    {"path", all.path},
-                    {"failure", all.failure},
-                    {"ended_early", all.ended_early},
-                    {"calls", static_cast<int64_t>(all.calls)},
-                    {"values", static_cast<int64_t>(all.values)},
-                    {"bytes", static_cast<int64_t>(all.bytes)},
-                    {"read_backs", static_cast<int64_t>(all.read_backs)},
+  for (const std::string& device : summary.statistics_on_host) on_host.emplace_back(device);
+  return make_dict({{"rows", RecordRow::columns().values(summary.rows)},
+                    {"path", summary.path},
+                    {"failure", summary.failure},
+                    {"ended_early", summary.ended_early},
+                    {"calls", static_cast<int64_t>(summary.calls)},
+                    {"values", static_cast<int64_t>(summary.values)},
+                    {"bytes", static_cast<int64_t>(summary.bytes)},
+                    {"read_backs", static_cast<int64_t>(summary.read_backs)},
                     {"statistics_on_host", make_list(std::move(on_host))},
-                    {"statistics_in_doubt", static_cast<int64_t>(all.statistics_in_doubt)}});
+                    {"statistics_in_doubt", static_cast<int64_t>(summary.statistics_in_doubt)}});
 }
 
 }  // namespace op_tools

@@ -26,7 +26,7 @@ namespace {
 
 // The fault of a block; the reader adds its place.
 struct Damage {
-  std::string what;
+  std::string problem;
 };
 
 // A file of which parts are read; its size is that at the beginning, for it may grow.
@@ -90,8 +90,8 @@ class Parts {
   std::string_view left_;
 };
 
-void require(bool holds, const char* what) {
-  if (!holds) throw Damage{what};
+void require(bool holds, const char* problem) {
+  if (!holds) throw Damage{problem};
 }
 
 // Is the byte of a bool, which may not be read as a bool before?
@@ -109,35 +109,36 @@ void add_rows(std::string_view bytes, std::vector<Row>& to) {
   if (!bytes.empty()) std::memcpy(static_cast<void*>(to.data() + before), bytes.data(), bytes.size());
 }
 
-void check_value(const Recording& all, const RecordedValue& value) {
+void check_value(const Recording& recording, const RecordedValue& value) {
   require(value.origin <= Origin::kInput, "an unknown origin of a value");
   const auto dtype = static_cast<int>(value.dtype);
   require(dtype >= 0 && dtype <= static_cast<int>(c10::ScalarType::NumOptions), "an unknown dtype");
-  require(value.producer == kNoCall || value.producer < all.calls.size(), "a producer that is no call");
-  require(value.name < all.strings.size() && value.device < all.strings.size(), "a string that is not there");
-  require(value.shape < all.lists.size() && value.stride < all.lists.size(), "a list that is not there");
+  require(value.producer == kNoCall || value.producer < recording.calls.size(), "a producer that is no call");
+  require(value.name < recording.strings.size() && value.device < recording.strings.size(),
+          "a string that is not there");
+  require(value.shape < recording.lists.size() && value.stride < recording.lists.size(), "a list that is not there");
   require(std::min({value.nan, value.inf, value.zero}) >= -1, "a negative count");
-  for (const int64_t size : all.lists[value.shape]) require(size >= 0, "a negative size");
+  for (const int64_t size : recording.lists[value.shape]) require(size >= 0, "a negative size");
 }
 
-void check_call(const Recording& all, const RecordedCall& call) {
+void check_call(const Recording& recording, const RecordedCall& call) {
   require(call.level <= Level::kTorch && call.phase <= Phase::kBackward, "an unknown level or phase");
-  for (const StringNumber one : {call.op, call.module, call.line, call.error, call.scalars, call.random}) {
-    require(one < all.strings.size(), "a string that is not there");
+  for (const StringNumber number : {call.op, call.module, call.line, call.error, call.scalars, call.random}) {
+    require(number < recording.strings.size(), "a string that is not there");
   }
   const uint64_t end = uint64_t{call.first_use} + call.inputs + call.outputs;
-  require(end <= all.uses.size(), "a tensor of a call that is not there");
+  require(end <= recording.uses.size(), "a tensor of a call that is not there");
 }
 
 // Adds the rows of a block, all of them or, with Damage, none that counts (the caller cuts back).
-void add_block(std::string_view payload, Recording& all) {
+void add_block(std::string_view payload, Recording& recording) {
   Parts parts(payload);
   RowCounts counts;
   parts.take(1, &counts);
-  const auto fits = [](size_t there, uint32_t more) { return there + more < kNoCall; };
-  require(fits(all.strings.size(), counts.strings) && fits(all.lists.size(), counts.lists) &&
-              fits(all.values.size(), counts.values) && fits(all.uses.size(), counts.uses) &&
-              fits(all.calls.size(), counts.calls),
+  const auto fits = [](size_t present, uint32_t more) { return present + more < kNoCall; };
+  require(fits(recording.strings.size(), counts.strings) && fits(recording.lists.size(), counts.lists) &&
+              fits(recording.values.size(), counts.values) && fits(recording.uses.size(), counts.uses) &&
+              fits(recording.calls.size(), counts.calls),
           "more rows than a recording has");
   // All are there before memory is taken for them.
   require((uint64_t{counts.strings} + counts.lists) * sizeof(uint32_t) <= payload.size(),
@@ -153,21 +154,23 @@ void add_block(std::string_view payload, Recording& all) {
   require_flags<RecordedCall>(calls, offsetof(RecordedCall, grad_enabled));
   for (const uint32_t length : list_lengths) {
     const std::string_view numbers = parts.take(uint64_t{length} * sizeof(int64_t));
-    add_rows(numbers, all.lists.emplace_back());
+    add_rows(numbers, recording.lists.emplace_back());
   }
-  for (const uint32_t length : lengths) all.strings.emplace_back(parts.take(length));
+  for (const uint32_t length : lengths) recording.strings.emplace_back(parts.take(length));
   require(parts.is_empty(), "a block of rows is longer than its counts say");
 
-  const size_t old_values = all.values.size(), old_uses = all.uses.size(), old_calls = all.calls.size();
-  add_rows(values, all.values);
-  add_rows(uses, all.uses);
-  add_rows(calls, all.calls);
-  for (size_t i = old_values; i < all.values.size(); ++i) check_value(all, all.values[i]);
-  for (size_t i = old_uses; i < all.uses.size(); ++i) {
-    const RecordedUse& use = all.uses[i];
-    require(use.place < all.strings.size() && use.value < all.values.size(), "a tensor's value that is not there");
+  const size_t old_values = recording.values.size(), old_uses = recording.uses.size(),
+               old_calls = recording.calls.size();
+  add_rows(values, recording.values);
+  add_rows(uses, recording.uses);
+  add_rows(calls, recording.calls);
+  for (size_t i = old_values; i < recording.values.size(); ++i) check_value(recording, recording.values[i]);
+  for (size_t i = old_uses; i < recording.uses.size(); ++i) {
+    const RecordedUse& use = recording.uses[i];
+    require(use.place < recording.strings.size() && use.value < recording.values.size(),
+            "a tensor's value that is not there");
   }
-  for (size_t i = old_calls; i < all.calls.size(); ++i) check_call(all, all.calls[i]);
+  for (size_t i = old_calls; i < recording.calls.size(); ++i) check_call(recording, recording.calls[i]);
 }
 
 // A block's payload; nothing where the file ends before the block does.
@@ -200,26 +203,27 @@ void set_fact(Value& header, const std::string& name, Value fact) {
 }
 
 // More of the header.
-void add_note(const std::string& payload, Recording& all) {
+void add_note(const std::string& payload, Recording& recording) {
   try {
     const Value note = value_of_json(payload);
     require(note.is<Dict>(), "a note is no JSON object");
-    for (const auto& [key, fact] : *note.get_if<Dict>()->items) set_fact(all.header, *key.get_if<std::string>(), fact);
+    for (const auto& [key, fact] : *note.get_if<Dict>()->items)
+      set_fact(recording.header, *key.get_if<std::string>(), fact);
   } catch (const Error&) {
     throw Damage{"a note is no JSON"};
   }
 }
 
 // Values that a device has computed which was found to compute some wrong, have none.
-void leave_out_doubts(Recording& all) {
-  const Value* const on_host = find_key(all.header, kStatisticsOnHost);
+void leave_out_doubts(Recording& recording) {
+  const Value* const on_host = find_key(recording.header, kStatisticsOnHost);
   if (!on_host || !on_host->is<Dict>()) return;
-  std::vector<bool> in_doubt(all.strings.size());  // by the name of the device
+  std::vector<bool> in_doubt(recording.strings.size());  // by the name of the device
   for (size_t i = 0; i < in_doubt.size(); ++i) {
-    in_doubt[i] = find_key(*on_host, all.strings[i].substr(0, all.strings[i].find(':'))) != nullptr;
+    in_doubt[i] = find_key(*on_host, recording.strings[i].substr(0, recording.strings[i].find(':'))) != nullptr;
   }
   int64_t count = 0;
-  for (RecordedValue& value : all.values) {
+  for (RecordedValue& value : recording.values) {
     if (!value.by_device || !in_doubt[value.device]) continue;
     value.known = false;
     value.hash = 0;
@@ -228,34 +232,34 @@ void leave_out_doubts(Recording& all) {
     value.projections.fill(std::numeric_limits<double>::quiet_NaN());
     ++count;
   }
-  set_fact(all.header, kStatisticsInDoubt, count);
+  set_fact(recording.header, kStatisticsInDoubt, count);
 }
 
-void add_all(Source& source, Recording& all) {
-  all.complete = false;
+void add_blocks(Source& source, Recording& recording) {
+  recording.complete = false;
   while (source.left() > 0) {
     const uint64_t begin = source.at();
-    const size_t strings = all.strings.size(), lists = all.lists.size(), values = all.values.size(),
-                 uses = all.uses.size(), calls = all.calls.size();
+    const size_t strings = recording.strings.size(), lists = recording.lists.size(), values = recording.values.size(),
+                 uses = recording.uses.size(), calls = recording.calls.size();
     try {
       uint32_t kind = 0;
       const std::optional<std::string> payload = next_block(source, &kind);
       if (!payload) {
-        all.complete = false;
+        recording.complete = false;
         return;
       }
       require(kind == kRows || kind == kEnd || kind == kNote, "a block of an unknown kind");
-      all.complete = kind == kEnd;
-      if (kind == kRows) add_block(*payload, all);
-      if (kind == kNote) add_note(*payload, all);
+      recording.complete = kind == kEnd;
+      if (kind == kRows) add_block(*payload, recording);
+      if (kind == kNote) add_note(*payload, recording);
     } catch (const Damage& damage) {
-      all.complete = false;
-      all.damage = "byte " + std::to_string(begin) + ": " + damage.what;
-      all.strings.resize(strings);
-      all.lists.resize(lists);
-      all.values.resize(values);
-      all.uses.resize(uses);
-      all.calls.resize(calls);
+      recording.complete = false;
+      recording.damage = "byte " + std::to_string(begin) + ": " + damage.problem;
+      recording.strings.resize(strings);
+      recording.lists.resize(lists);
+      recording.values.resize(values);
+      recording.uses.resize(uses);
+      recording.calls.resize(calls);
       return;
     }
   }
@@ -275,41 +279,41 @@ uint64_t rank_in(const std::string& path) {
 
 Recording read_any(const std::string& path) {
   Source source(path);
-  Recording all;
-  all.path = path;
-  all.strings.emplace_back();
-  all.lists.emplace_back();
+  Recording recording;
+  recording.path = path;
+  recording.strings.emplace_back();
+  recording.lists.emplace_back();
   const std::string magic = source.take(std::min<uint64_t>(source.left(), kMagic.size()));
   if (magic.starts_with('{')) return read_json_lines(path);
   if (magic != kMagic) {
-    throw Error(path + ": byte 0: no recording of op_tools, or one of another version");
+    throw Error(path + ": byte 0: no recording of op_tools, or a recording of another version");
   }
   try {
     uint32_t kind = 0;
     const std::optional<std::string> header = next_block(source, &kind);
     require(header.has_value(), "the header is cut off");
     require(kind == kHeader, "the first block is no header");
-    all.header = value_of_json(*header);
-    require(all.header.is<Dict>(), "the header is no JSON object");
+    recording.header = value_of_json(*header);
+    require(recording.header.is<Dict>(), "the header is no JSON object");
   } catch (const Damage& damage) {
-    throw Error(path + ": byte " + std::to_string(kMagic.size()) + ": " + damage.what);
+    throw Error(path + ": byte " + std::to_string(kMagic.size()) + ": " + damage.problem);
   } catch (const Error& error) {
     throw Error(path + ": byte " + std::to_string(kMagic.size() + sizeof(BlockHead)) + ": " + error.what());
   }
-  add_all(source, all);
-  leave_out_doubts(all);
-  return all;
+  add_blocks(source, recording);
+  leave_out_doubts(recording);
+  return recording;
 }
 
 }  // namespace
 
 Recording read_recording(const std::string& path) {
-  Recording all = read_any(path);
-  if (!all.complete && !find_key(all.header, kEndedEarly)) {
-    const EndedEarly reason = all.damage.empty() ? EndedEarly::kNoEnd : EndedEarly::kDamaged;
-    set_fact(all.header, kEndedEarly, std::string(to_string(reason)));
+  Recording recording = read_any(path);
+  if (!recording.complete && !find_key(recording.header, kEndedEarly)) {
+    const EndedEarly reason = recording.damage.empty() ? EndedEarly::kNoEnd : EndedEarly::kDamaged;
+    set_fact(recording.header, kEndedEarly, std::string(to_string(reason)));
   }
-  return all;
+  return recording;
 }
 
 std::string_view to_string(EndedEarly reason) {
@@ -335,16 +339,18 @@ std::string device_name(c10::DeviceType type) {
 std::vector<std::string> find_recordings(const std::string& path) {
   std::error_code problem;
   if (std::filesystem::is_regular_file(path, problem)) return {path};
-  std::vector<std::string> found;
-  for (std::filesystem::directory_iterator one(path, problem), end; !problem && one != end; one.increment(problem)) {
-    if (one->path().extension() == kSuffix && one->is_regular_file(problem)) found.push_back(one->path().string());
+  std::vector<std::string> paths;
+  for (std::filesystem::directory_iterator entry(path, problem), end; !problem && entry != end;
+       entry.increment(problem)) {
+    if (entry->path().extension() == kSuffix && entry->is_regular_file(problem))
+      paths.push_back(entry->path().string());
   }
   if (problem) throw Error(path + ": cannot be read: " + problem.message());
-  if (found.empty()) throw Error(path + ": has no recordings (*" + std::string(kSuffix) + ")");
-  std::sort(found.begin(), found.end(), [](const std::string& one, const std::string& other) {
-    return std::pair(rank_in(one), one) < std::pair(rank_in(other), other);
+  if (paths.empty()) throw Error(path + ": has no recordings (*" + std::string(kSuffix) + ")");
+  std::sort(paths.begin(), paths.end(), [](const std::string& file, const std::string& other) {
+    return std::pair(rank_in(file), file) < std::pair(rank_in(other), other);
   });
-  return found;
+  return paths;
 }
 
 }  // namespace op_tools

@@ -12,8 +12,8 @@ size_t RowTables::Hash::operator()(c10::ArrayRef<int64_t> numbers) const {
 
 StringNumber RowTables::string(std::string_view text) {
   if (text.empty()) return 0;
-  const auto found = strings_.find(text);
-  if (found != strings_.end()) return found->second;
+  const auto entry = strings_.find(text);
+  if (entry != strings_.end()) return entry->second;
   const auto number = static_cast<StringNumber>(texts_.size());
   const auto added = strings_.emplace(text, number).first;
   texts_.emplace_back(added->first);
@@ -34,8 +34,8 @@ StringNumber RowTables::written_place(StringNumber place) {
 }
 
 ListNumber RowTables::list(c10::ArrayRef<int64_t> numbers) {
-  const auto found = lists_.find(numbers);
-  if (found != lists_.end()) return found->second;
+  const auto entry = lists_.find(numbers);
+  if (entry != lists_.end()) return entry->second;
   const auto number = static_cast<ListNumber>(lists_.size());
   lists_.emplace(numbers.vec(), number);
   pending_.lists.push_back(numbers.vec());

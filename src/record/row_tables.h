@@ -48,8 +48,10 @@ class RowTables {
   };
   struct Equal {
     using is_transparent = void;
-    bool operator()(std::string_view one, std::string_view other) const { return one == other; }
-    bool operator()(c10::ArrayRef<int64_t> one, c10::ArrayRef<int64_t> other) const { return one.equals(other); }
+    bool operator()(std::string_view text, std::string_view other) const { return text == other; }
+    bool operator()(c10::ArrayRef<int64_t> numbers, c10::ArrayRef<int64_t> other) const {
+      return numbers.equals(other);
+    }
   };
 
   std::unordered_map<std::string, StringNumber, Hash, Equal> strings_{{"", 0}};

@@ -42,8 +42,8 @@ Value environment_items() {
 Value flags(const OpCall& call) {
   const at::Context& context = at::globalContext();
   Items autocast;
-  for (const Autocast& one : autocast_devices(call.local_keys.excluded_)) {
-    autocast.emplace_back(c10::DeviceTypeName(one.device, /*lower_case=*/true), torch_name(one.dtype));
+  for (const Autocast& setting : autocast_devices(call.local_keys.excluded_)) {
+    autocast.emplace_back(c10::DeviceTypeName(setting.device, /*lower_case=*/true), torch_name(setting.dtype));
   }
   return make_dict({{"deterministic", context.deterministicAlgorithms()},
                     {"cudnn_deterministic", context.deterministicCuDNN()},

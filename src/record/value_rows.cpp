@@ -7,25 +7,25 @@
 
 namespace op_tools {
 void ValueRows::fill(const StatisticsQuery& question, c10::DeviceType device, RecordedValue* row) {
-  const Statistics& found = question.answer();
-  if (!found.known) return;
+  const Statistics& statistics = question.answer();
+  if (!statistics.known) return;
   row->known = true;
   row->by_device = question.by_device();
   if (row->by_device) ++by_device_[device];
-  row->hash = found.hash;
-  row->nan = found.nan;
-  row->inf = found.inf;
-  row->zero = found.zero;
-  row->min = found.min;
-  row->max = found.max;
-  row->mean = found.mean;
-  row->norm = found.norm;
-  row->projections = found.projections;
+  row->hash = statistics.hash;
+  row->nan = statistics.nan;
+  row->inf = statistics.inf;
+  row->zero = statistics.zero;
+  row->min = statistics.min;
+  row->max = statistics.max;
+  row->mean = statistics.mean;
+  row->norm = statistics.norm;
+  row->projections = statistics.projections;
 }
 
 uint64_t ValueRows::by_device(c10::DeviceType device) const {
-  const auto found = by_device_.find(device);
-  return found == by_device_.end() ? 0 : found->second;
+  const auto entry = by_device_.find(device);
+  return entry == by_device_.end() ? 0 : entry->second;
 }
 
 StringNumber ValueRows::device_of(const at::Tensor& tensor) {
@@ -62,7 +62,7 @@ KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
 
 KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
                                  std::shared_ptr<StatisticsQuery> question) {
-  const StringNumber name = is_view ? origins_.find(tensor).name : origins_.made(tensor, call, output);
+  const StringNumber name = is_view ? origins_.find(tensor).name : origins_.note_producer(tensor, call, output);
   return add(tensor, {Origin::kCall, call, output, name}, std::move(question));
 }
 

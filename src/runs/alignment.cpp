@@ -30,8 +30,8 @@ struct Side {
   }
   // The forward call of a backward call; kNoCall: not known.
   uint32_t forward_of(const RecordedCall& call) const {
-    const auto found = call.forward_id == 0 ? forward.end() : forward.find(call.forward_id);
-    return found == forward.end() ? kNoCall : found->second;
+    const auto entry = call.forward_id == 0 ? forward.end() : forward.find(call.forward_id);
+    return entry == forward.end() ? kNoCall : entry->second;
   }
 
   const Recording& run;
@@ -45,12 +45,12 @@ class Aligner {
  public:
   Aligner(const Recording& a, const Recording& b, const std::vector<Fusion>& fusions)
       : a_(a), b_(b), fusions_(fusions) {
-    made_.b_of_a.assign(a.calls.size(), kNoCall);
-    made_.a_of_b.assign(b.calls.size(), kNoCall);
-    made_.group_of_a = made_.b_of_a;
-    made_.group_of_b = made_.a_of_b;
-    for (const RecordedCall& call : a.calls) made_.moves_a.push_back(only_moves(a, call));
-    for (const RecordedCall& call : b.calls) made_.moves_b.push_back(only_moves(b, call));
+    alignment_.b_of_a.assign(a.calls.size(), kNoCall);
+    alignment_.a_of_b.assign(b.calls.size(), kNoCall);
+    alignment_.group_of_a = alignment_.b_of_a;
+    alignment_.group_of_b = alignment_.a_of_b;
+    for (const RecordedCall& call : a.calls) alignment_.moves_a.push_back(only_moves(a, call));
+    for (const RecordedCall& call : b.calls) alignment_.moves_b.push_back(only_moves(b, call));
   }
 
   Alignment align() {
@@ -58,24 +58,24 @@ class Aligner {
     for (const RecordedCall& call : a_.run.calls) steps_a.insert(call.step);
     for (const RecordedCall& call : b_.run.calls) steps_b.insert(call.step);
     std::set_difference(steps_a.begin(), steps_a.end(), steps_b.begin(), steps_b.end(),
-                        std::back_inserter(made_.steps_only_a));
+                        std::back_inserter(alignment_.steps_only_a));
     std::set_difference(steps_b.begin(), steps_b.end(), steps_a.begin(), steps_a.end(),
-                        std::back_inserter(made_.steps_only_b));
+                        std::back_inserter(alignment_.steps_only_b));
     group_optimizer_steps();
     Blocks blocks;
     for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
-      if (!made_.moves_a[i] && made_.group_of_a[i] == kNoCall)
+      if (!alignment_.moves_a[i] && alignment_.group_of_a[i] == kNoCall)
         add_to_block(a_, i, &blocks, &Blocks::mapped_type::first);
     }
     for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
-      if (!made_.moves_b[i] && made_.group_of_b[i] == kNoCall)
+      if (!alignment_.moves_b[i] && alignment_.group_of_b[i] == kNoCall)
         add_to_block(b_, i, &blocks, &Blocks::mapped_type::second);
     }
     for (const auto& [name, calls] : blocks) align_block(calls.first, calls.second);
-    absorb_into_groups(a_.run, b_.run, &made_);
+    absorb_into_groups(a_.run, b_.run, &alignment_);
     align_backward();
     separate_chance_pairs();
-    return std::move(made_);
+    return std::move(alignment_);
   }
 
  private:
@@ -88,8 +88,8 @@ class Aligner {
   }
 
   void pair(uint32_t a, uint32_t b) {
-    made_.b_of_a[a] = b;
-    made_.a_of_b[b] = a;
+    alignment_.b_of_a[a] = b;
+    alignment_.a_of_b[b] = a;
   }
 
   static std::vector<uint64_t> keys_of(const Side& side, KeyList list, const CallNumbers& calls) {
@@ -107,7 +107,7 @@ class Aligner {
       if (from_a < to_a && from_b < to_b) visit(from_a, to_a, from_b, to_b);
       from_a = to_a + 1, from_b = to_b + 1;
     };
-    for (const auto& [one, two] : matches) gap(one, two);
+    for (const auto& [at_a, at_b] : matches) gap(at_a, at_b);
     gap(static_cast<uint32_t>(size_a), static_cast<uint32_t>(size_b));
   }
 
@@ -133,7 +133,7 @@ class Aligner {
 
   Side a_, b_;
   const std::vector<Fusion>& fusions_;
-  Alignment made_;
+  Alignment alignment_;
 };
 
 // Two forms of an optimizer have other calls; their common calls at the begin (new states) are paired as any.
@@ -143,12 +143,13 @@ void Aligner::group_optimizer_steps() {
     const auto others = of_b.find(place);
     if (others == of_b.end() || others->second.size() != steps.size()) continue;
     for (size_t i = 0; i < steps.size(); ++i) {
-      const OptimizerStep &one = steps[i], &other = others->second[i];
-      if (one.same_form(other)) continue;
-      const auto keys_a = keys_of(a_, &CallKeys::plain, one.calls), keys_b = keys_of(b_, &CallKeys::plain, other.calls);
+      const OptimizerStep &step = steps[i], &other = others->second[i];
+      if (step.same_form(other)) continue;
+      const auto keys_a = keys_of(a_, &CallKeys::plain, step.calls),
+                 keys_b = keys_of(b_, &CallKeys::plain, other.calls);
       const auto differ = std::mismatch(keys_a.begin(), keys_a.end(), keys_b.begin(), keys_b.end());
       CallGroup group;
-      group.a.assign(one.calls.begin() + (differ.first - keys_a.begin()), one.calls.end());
+      group.a.assign(step.calls.begin() + (differ.first - keys_a.begin()), step.calls.end());
       group.b.assign(other.calls.begin() + (differ.second - keys_b.begin()), other.calls.end());
       group.is_optimizer_step = true;
       if (!group.a.empty() && !group.b.empty()) add_group(std::move(group));
@@ -163,31 +164,31 @@ void Aligner::align_block(const CallNumbers& a, const CallNumbers& b) {
   drop_chance_matches(a, b, &matches);
   for (const KeyList list : {&CallKeys::placed, &CallKeys::plain, &CallKeys::loose}) {
     const std::vector<uint64_t> of_a = keys_of(a_, list, a), of_b = keys_of(b_, list, b);
-    Matches found;
+    Matches positions;
     for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
-      for (const auto& [one, two] : align_keys(Keys(of_a).subspan(a0, a1 - a0), Keys(of_b).subspan(b0, b1 - b0))) {
-        found.emplace_back(a0 + one, b0 + two);
+      for (const auto& [at_a, at_b] : align_keys(Keys(of_a).subspan(a0, a1 - a0), Keys(of_b).subspan(b0, b1 - b0))) {
+        positions.emplace_back(a0 + at_a, b0 + at_b);
       }
     });
     const auto middle = static_cast<int64_t>(matches.size());
-    matches.insert(matches.end(), found.begin(), found.end());
+    matches.insert(matches.end(), positions.begin(), positions.end());
     std::inplace_merge(matches.begin(), matches.begin() + middle, matches.end());
     // A call that was only moved must not be taken for another call that the next, vaguer key finds in its place.
     if (list == &CallKeys::placed) {
-      for (const auto& [one, two] : matches) pair(a[one], b[two]);
+      for (const auto& [at_a, at_b] : matches) pair(a[at_a], b[at_b]);
       pair_moved(a, b, &CallKeys::exact);
       pair_moved(a, b, &CallKeys::placed);
     }
   }
-  for (const auto& [one, two] : matches) {
-    const bool moved = (made_.b_of_a[a[one]] != kNoCall && made_.b_of_a[a[one]] != b[two]) ||
-                       (made_.a_of_b[b[two]] != kNoCall && made_.a_of_b[b[two]] != a[one]);
-    if (!moved) pair(a[one], b[two]);
+  for (const auto& [at_a, at_b] : matches) {
+    const bool moved = (alignment_.b_of_a[a[at_a]] != kNoCall && alignment_.b_of_a[a[at_a]] != b[at_b]) ||
+                       (alignment_.a_of_b[b[at_b]] != kNoCall && alignment_.a_of_b[b[at_b]] != a[at_a]);
+    if (!moved) pair(a[at_a], b[at_b]);
   }
-  const CallPairs alike = read_by_pairs(a_.run, b_.run, made_, a);
+  const CallPairs alike = read_by_pairs(a_.run, b_.run, alignment_, a);
   for_each_gap(matches, a.size(), b.size(), [&](uint32_t a0, uint32_t a1, uint32_t b0, uint32_t b1) {
-    group(alone({a.begin() + a0, a.begin() + a1}, made_.b_of_a), alone({b.begin() + b0, b.begin() + b1}, made_.a_of_b),
-          alike);
+    group(alone({a.begin() + a0, a.begin() + a1}, alignment_.b_of_a),
+          alone({b.begin() + b0, b.begin() + b1}, alignment_.a_of_b), alike);
   });
 }
 
@@ -198,7 +199,7 @@ void Aligner::drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Ma
   if (matches->empty()) return;
   const Matches in_place = align_keys(keys_of(a_, &CallKeys::placed, a), keys_of(b_, &CallKeys::placed, b));
   std::vector<uint32_t> partner_of_a(a.size(), kNoCall);
-  for (const auto& [one, two] : in_place) partner_of_a[one] = two;
+  for (const auto& [at_a, at_b] : in_place) partner_of_a[at_a] = at_b;
   std::erase_if(*matches, [&](const auto& match) {
     const uint32_t partner = partner_of_a[match.first];
     return partner != kNoCall && partner != match.second && tensors_agree(a[match.first], b[partner]);
@@ -207,10 +208,10 @@ void Aligner::drop_chance_matches(const CallNumbers& a, const CallNumbers& b, Ma
 
 // All that the two calls read and made is equal but for rounding.
 bool Aligner::tensors_agree(uint32_t a, uint32_t b) const {
-  const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
-  if (one.inputs != other.inputs || one.outputs != other.outputs) return false;
-  for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
-    const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
+  const RecordedCall &call = a_.run.calls[a], &other = b_.run.calls[b];
+  if (call.inputs != other.inputs || call.outputs != other.outputs) return false;
+  for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
+    const uint32_t value_a = a_.run.uses[call.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
     const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
     if (difference.kind == ValueDifference::Kind::kUnknown || difference.relative > kSameResult) return false;
   }
@@ -233,21 +234,22 @@ void Aligner::separate_replaced_calls() {
   };
   const auto separate = [&](uint32_t a, uint32_t b) {
     if (a == kNoCall || b == kNoCall || results_agree(a, b)) return;
-    made_.b_of_a[a] = made_.a_of_b[b] = kNoCall;
+    alignment_.b_of_a[a] = alignment_.a_of_b[b] = kNoCall;
   };
-  for (uint32_t reader = 0; reader < made_.b_of_a.size(); ++reader) {
-    const uint32_t partner = made_.b_of_a[reader];
+  for (uint32_t reader = 0; reader < alignment_.b_of_a.size(); ++reader) {
+    const uint32_t partner = alignment_.b_of_a[reader];
     if (partner == kNoCall || a_.run.calls[reader].phase != Phase::kForward) continue;
     const auto of_a = a_.run.inputs(a_.run.calls[reader]), of_b = b_.run.inputs(b_.run.calls[partner]);
     if (of_a.size() != of_b.size()) continue;
     for (size_t i = 0; i < of_a.size(); ++i) {
-      const RecordedValue &one = a_.run.values[of_a[i].value], &other = b_.run.values[of_b[i].value];
-      if (one.origin != Origin::kCall || other.origin != Origin::kCall || made_.b_of_a[one.producer] == other.producer)
+      const RecordedValue &value = a_.run.values[of_a[i].value], &other = b_.run.values[of_b[i].value];
+      if (value.origin != Origin::kCall || other.origin != Origin::kCall ||
+          alignment_.b_of_a[value.producer] == other.producer)
         continue;
       // Constants are equal wherever they come from.
-      if (one.min == one.max || !agree(of_a[i].value, of_b[i].value)) continue;
-      separate(one.producer, made_.b_of_a[one.producer]);
-      separate(made_.a_of_b[other.producer], other.producer);
+      if (value.min == value.max || !agree(of_a[i].value, of_b[i].value)) continue;
+      separate(value.producer, alignment_.b_of_a[value.producer]);
+      separate(alignment_.a_of_b[other.producer], other.producer);
     }
   }
 }
@@ -257,35 +259,35 @@ void Aligner::separate_replaced_calls() {
 // Only now that all pairs are made it is known which calls have no partners.
 void Aligner::separate_chance_pairs() {
   separate_replaced_calls();
-  for (uint32_t call = 0; call < made_.b_of_a.size(); ++call) {
-    const uint32_t partner = made_.b_of_a[call];
+  for (uint32_t call = 0; call < alignment_.b_of_a.size(); ++call) {
+    const uint32_t partner = alignment_.b_of_a[call];
     const bool in_order = a_.run.calls[call].phase == Phase::kForward;  // else paired by its forward call
     if (partner == kNoCall || !in_order || !met_by_chance(call, partner)) continue;
-    made_.b_of_a[call] = made_.a_of_b[partner] = kNoCall;
+    alignment_.b_of_a[call] = alignment_.a_of_b[partner] = kNoCall;
   }
 }
 
 // All that they read was made by calls without partners, and neither that nor their results agree. Where their results
 // have other shapes a single such input will do.
 bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
-  const RecordedCall &one = a_.run.calls[a], &other = b_.run.calls[b];
-  if (one.inputs == 0 || one.inputs != other.inputs || one.outputs != other.outputs) return false;
+  const RecordedCall &call = a_.run.calls[a], &other = b_.run.calls[b];
+  if (call.inputs == 0 || call.inputs != other.inputs || call.outputs != other.outputs) return false;
   uint32_t made_alone = 0;
   bool other_shape = false;
-  for (uint32_t i = 0; i < one.inputs + one.outputs; ++i) {
-    const uint32_t value_a = a_.run.uses[one.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
+  for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
+    const uint32_t value_a = a_.run.uses[call.first_use + i].value, value_b = b_.run.uses[other.first_use + i].value;
     const ValueDifference difference = difference_of(a_.run, value_a, b_.run, value_b);
     const bool agrees = difference.relative <= kSameResult;
-    if (i >= one.inputs) {
+    if (i >= call.inputs) {
       if (agrees) return false;
       other_shape = other_shape || difference.kind == ValueDifference::Kind::kShape;
       continue;
     }
     const RecordedValue &in_a = a_.run.values[value_a], &in_b = b_.run.values[value_b];
     made_alone += !agrees && in_a.origin == Origin::kCall && in_b.origin == Origin::kCall &&
-                  made_.alone_in_a(in_a.producer) && made_.alone_in_b(in_b.producer);
+                  alignment_.alone_in_a(in_a.producer) && alignment_.alone_in_b(in_b.producer);
   }
-  return made_alone == one.inputs || (other_shape && made_alone > 0);
+  return made_alone == call.inputs || (other_shape && made_alone > 0);
 }
 
 // Pairs calls without a partner that the same key names on both sides, in whatever order they are.
@@ -294,12 +296,12 @@ void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList lis
     std::map<uint64_t, uint32_t> once;  // kNoCall: several
     for (const uint32_t call : calls) {
       const uint64_t key = (side.keys.*list)[call];
-      const auto [found, fresh] = once.emplace(key, call);
-      if (!fresh || key == 0) found->second = kNoCall;
+      const auto [entry, fresh] = once.emplace(key, call);
+      if (!fresh || key == 0) entry->second = kNoCall;
     }
     return once;
   };
-  const auto of_a = by_key(a_, alone(a, made_.b_of_a)), of_b = by_key(b_, alone(b, made_.a_of_b));
+  const auto of_a = by_key(a_, alone(a, alignment_.b_of_a)), of_b = by_key(b_, alone(b, alignment_.a_of_b));
   for (const auto& [key, call] : of_a) {
     const auto other = of_b.find(key);
     if (call != kNoCall && other != of_b.end() && other->second != kNoCall) pair(call, other->second);
@@ -308,14 +310,14 @@ void Aligner::pair_moved(const CallNumbers& a, const CallNumbers& b, KeyList lis
 
 void Aligner::group(const CallNumbers& a, const CallNumbers& b, const CallPairs& alike) {
   if (a.empty() || b.empty()) return;
-  for (CallGroup& found : find_groups(a_.run, a, b_.run, b, fusions_, alike)) add_group(std::move(found));
+  for (CallGroup& group : find_groups(a_.run, a, b_.run, b, fusions_, alike)) add_group(std::move(group));
 }
 
 void Aligner::add_group(CallGroup calls) {
-  const auto number = static_cast<uint32_t>(made_.groups.size());
-  for (const uint32_t call : calls.a) made_.group_of_a[call] = number;
-  for (const uint32_t call : calls.b) made_.group_of_b[call] = number;
-  made_.groups.push_back(std::move(calls));
+  const auto number = static_cast<uint32_t>(alignment_.groups.size());
+  for (const uint32_t call : calls.a) alignment_.group_of_a[call] = number;
+  for (const uint32_t call : calls.b) alignment_.group_of_b[call] = number;
+  alignment_.groups.push_back(std::move(calls));
 }
 
 // By the pair or group of their forward calls.
@@ -324,20 +326,20 @@ void Aligner::align_backward() {
   std::map<std::pair<int, uint32_t>, std::pair<CallNumbers, CallNumbers>> passes;
   for (uint32_t i = 0; i < a_.run.calls.size(); ++i) {
     const uint32_t forward = a_.forward_of(a_.run.calls[i]);
-    if (a_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || made_.moves_a[i]) continue;
-    if (made_.group_of_a[forward] != kNoCall) {
-      passes[{1, made_.group_of_a[forward]}].first.push_back(i);
-    } else if (made_.b_of_a[forward] != kNoCall) {
+    if (a_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || alignment_.moves_a[i]) continue;
+    if (alignment_.group_of_a[forward] != kNoCall) {
+      passes[{1, alignment_.group_of_a[forward]}].first.push_back(i);
+    } else if (alignment_.b_of_a[forward] != kNoCall) {
       passes[{0, forward}].first.push_back(i);
     }
   }
   for (uint32_t i = 0; i < b_.run.calls.size(); ++i) {
     const uint32_t forward = b_.forward_of(b_.run.calls[i]);
-    if (b_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || made_.moves_b[i]) continue;
-    if (made_.group_of_b[forward] != kNoCall) {
-      passes[{1, made_.group_of_b[forward]}].second.push_back(i);
-    } else if (made_.a_of_b[forward] != kNoCall) {
-      passes[{0, made_.a_of_b[forward]}].second.push_back(i);
+    if (b_.run.calls[i].phase != Phase::kBackward || forward == kNoCall || alignment_.moves_b[i]) continue;
+    if (alignment_.group_of_b[forward] != kNoCall) {
+      passes[{1, alignment_.group_of_b[forward]}].second.push_back(i);
+    } else if (alignment_.a_of_b[forward] != kNoCall) {
+      passes[{0, alignment_.a_of_b[forward]}].second.push_back(i);
     }
   }
   for (const auto& [forward, calls] : passes) {

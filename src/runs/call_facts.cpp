@@ -20,9 +20,9 @@ bool is_gradient_formula(const RecordedCall& call, std::string_view operator_nam
 
 // relu makes zeros of elements below its threshold.
 std::optional<int64_t> zeros_of_relu(const Recording& run, const CallsById& forward, const RecordedCall& call) {
-  const auto made = forward.find(call.forward_id);
-  if (call.phase != Phase::kBackward || call.forward_id == 0 || made == forward.end()) return std::nullopt;
-  const RecordedCall& of_call = run.calls[made->second];
+  const auto forward_call = forward.find(call.forward_id);
+  if (call.phase != Phase::kBackward || call.forward_id == 0 || forward_call == forward.end()) return std::nullopt;
+  const RecordedCall& of_call = run.calls[forward_call->second];
   if (plain_name(run.string(of_call.op)) != "relu" || of_call.outputs == 0) return std::nullopt;
   return run.values[run.outputs(of_call)[0].value].zero;
 }
@@ -41,10 +41,10 @@ double largest_gradient(const Recording& run) {
     for (const RecordedUse& use : run.inputs(call)) is_read[use.value] = true;
   }
   for (uint32_t value = 0; value < run.values.size(); ++value) {
-    const RecordedValue& made = run.values[value];
-    const bool is_leaf = made.origin == Origin::kCall && made.producer < run.calls.size() &&
-                         run.calls[made.producer].phase == Phase::kBackward && !is_read[value];
-    if (is_leaf || may_be_gradient(made)) largest = std::max(largest, rms_of(run, made));
+    const RecordedValue& input_value = run.values[value];
+    const bool is_leaf = input_value.origin == Origin::kCall && input_value.producer < run.calls.size() &&
+                         run.calls[input_value.producer].phase == Phase::kBackward && !is_read[value];
+    if (is_leaf || may_be_gradient(input_value)) largest = std::max(largest, rms_of(run, input_value));
   }
   return largest;
 }

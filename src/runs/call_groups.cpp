@@ -23,17 +23,17 @@ bool spells(const Recording& run, Part calls, const std::vector<std::string>& op
 }
 
 bool same_form(const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
-  const RecordedValue &one = run_a.values[a], &other = run_b.values[b];
-  return run_a.list(one.shape) == run_b.list(other.shape) && dtype_class(one.dtype) == dtype_class(other.dtype);
+  const RecordedValue &value = run_a.values[a], &other = run_b.values[b];
+  return run_a.list(value.shape) == run_b.list(other.shape) && dtype_class(value.dtype) == dtype_class(other.dtype);
 }
 
 // The results of two calls that are equal but for rounding, whatever operators made them.
 bool results_agree(const Recording& run_a, uint32_t a, const Recording& run_b, uint32_t b) {
-  for (const RecordedUse& one : run_a.outputs(run_a.calls[a])) {
+  for (const RecordedUse& use_of_a : run_a.outputs(run_a.calls[a])) {
     for (const RecordedUse& other : run_b.outputs(run_b.calls[b])) {
-      const RecordedValue& value = run_a.values[one.value];
+      const RecordedValue& value = run_a.values[use_of_a.value];
       if (dtype_class(value.dtype) != dtype_class(run_b.values[other.value].dtype)) continue;
-      const ValueDifference difference = difference_of(run_a, one.value, run_b, other.value);
+      const ValueDifference difference = difference_of(run_a, use_of_a.value, run_b, other.value);
       if (difference.kind == ValueDifference::Kind::kShape || difference.kind == ValueDifference::Kind::kUnknown) {
         continue;
       }
@@ -59,7 +59,7 @@ class GroupFinder {
     for (const Fusion& fusion : fusions_) {
       for (size_t i = 0; i < a.size(); ++i) {
         for (size_t j = 0; j < b.size(); ++j) {
-          for (const auto& [of_a, of_b] : {std::tie(fusion.one, fusion.other), std::tie(fusion.other, fusion.one)}) {
+          for (const auto& [of_a, of_b] : {std::tie(fusion.left, fusion.right), std::tie(fusion.right, fusion.left)}) {
             if (!spells(run_a_, a.subspan(i), of_a) || !spells(run_b_, b.subspan(j), of_b)) continue;
             split_by_fusions(a.first(i), b.first(j));
             add(a.subspan(i, of_a.size()), b.subspan(j, of_b.size()));
@@ -90,9 +90,9 @@ class GroupFinder {
 
   bool share_an_input(uint32_t a, uint32_t b) const {
     const auto of_a = run_a_.inputs(run_a_.calls[a]), of_b = run_b_.inputs(run_b_.calls[b]);
-    return std::any_of(of_a.begin(), of_a.end(), [&](const RecordedUse& one) {
+    return std::any_of(of_a.begin(), of_a.end(), [&](const RecordedUse& use) {
       return std::any_of(of_b.begin(), of_b.end(), [&](const RecordedUse& other) {
-        const ValueDifference difference = difference_of(run_a_, one.value, run_b_, other.value);
+        const ValueDifference difference = difference_of(run_a_, use.value, run_b_, other.value);
         return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
       });
     });
@@ -101,8 +101,8 @@ class GroupFinder {
   bool same_shapes(uint32_t a, uint32_t b) const {
     const auto of_a = run_a_.outputs(run_a_.calls[a]), of_b = run_b_.outputs(run_b_.calls[b]);
     return !of_a.empty() &&
-           std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), [&](const auto& one, const auto& other) {
-             return run_a_.list(run_a_.values[one.value].shape) == run_b_.list(run_b_.values[other.value].shape);
+           std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), [&](const auto& use, const auto& other) {
+             return run_a_.list(run_a_.values[use.value].shape) == run_b_.list(run_b_.values[other.value].shape);
            });
   }
 
@@ -134,13 +134,13 @@ Ports ports_of(const Recording& run, const CallNumbers& calls, const LastReaders
   const std::vector<uint32_t>& later = is_forward ? readers.forward : readers.any;
   Ports ports;
   std::vector<uint32_t> others;  // unread, or read by gradients alone
-  std::set<uint32_t> made, seen;
+  std::set<uint32_t> results, seen;
   for (const uint32_t number : calls) {
-    for (const RecordedUse& use : run.outputs(run.calls[number])) made.insert(use.value);
+    for (const RecordedUse& use : run.outputs(run.calls[number])) results.insert(use.value);
   }
   for (const uint32_t number : calls) {
     for (const RecordedUse& use : run.inputs(run.calls[number])) {
-      if (!made.contains(use.value) && seen.insert(use.value).second) ports.inputs.push_back(use.value);
+      if (!results.contains(use.value) && seen.insert(use.value).second) ports.inputs.push_back(use.value);
     }
     for (const RecordedUse& use : run.outputs(run.calls[number])) {
       if (!seen.insert(use.value).second) continue;
@@ -170,12 +170,12 @@ ValuePairs pair_values(const Recording& run_a, const std::vector<uint32_t>& a, c
       }
     }
   };
-  pair_by([&](const RecordedValue& one, const RecordedValue& other) {
-    return one.name != 0 && one.origin == other.origin && run_a.string(one.name) == run_b.string(other.name);
+  pair_by([&](const RecordedValue& value, const RecordedValue& other) {
+    return value.name != 0 && value.origin == other.origin && run_a.string(value.name) == run_b.string(other.name);
   });
-  pair_by([&](const RecordedValue& one, const RecordedValue& other) {
-    return one.hash != 0 && one.hash == other.hash && one.dtype == other.dtype &&
-           run_a.list(one.shape) == run_b.list(other.shape);
+  pair_by([&](const RecordedValue& value, const RecordedValue& other) {
+    return value.hash != 0 && value.hash == other.hash && value.dtype == other.dtype &&
+           run_a.list(value.shape) == run_b.list(other.shape);
   });
   std::vector<std::tuple<double, size_t, size_t>> candidates;
   for (size_t i = 0; i < a.size(); ++i) {

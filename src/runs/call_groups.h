@@ -22,7 +22,7 @@ struct CallGroup {
 
 // Two lists of operators, by plain names (call_keys.h), of which each may stand for the other.
 struct Fusion {
-  std::vector<std::string> one, other;
+  std::vector<std::string> left, right;
 };
 
 // By number of the value: the last call that read it, and the last forward call; kNoCall: none did.

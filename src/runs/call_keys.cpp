@@ -69,8 +69,8 @@ bool writes_inputs(const Recording& run, const RecordedCall& call) {
 // The result of a value's maker: read again, or seen in another form, memory is another value of the same maker.
 const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
   if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return nullptr;
-  const auto made = run.outputs(run.calls[value.producer]);
-  return value.output < made.size() ? &made[value.output] : nullptr;
+  const auto outputs = run.outputs(run.calls[value.producer]);
+  return value.output < outputs.size() ? &outputs[value.output] : nullptr;
 }
 
 // How many elements of the memory lie between the first and the last of a tensor, both counted.
@@ -99,8 +99,8 @@ std::vector<bool> unwritten_values(const Recording& run) {
       const RecordedValue& value = run.values[use.value];
       if (gives_data) {
         unwritten[use.value] = false;
-        if (const RecordedUse* const made = made_as(run, value)) unwritten[made->value] = false;
-      } else if (const RecordedUse* const made = made_as(run, value); made && unwritten[made->value]) {
+        if (const RecordedUse* const original = made_as(run, value)) unwritten[original->value] = false;
+      } else if (const RecordedUse* const original = made_as(run, value); original && unwritten[original->value]) {
         unwritten[use.value] = true;
       }
     }

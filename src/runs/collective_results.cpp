@@ -99,12 +99,12 @@ constexpr Form kFunctional[] = {
 const Form* form_of(std::string_view op) {
   const std::string_view base = base_name(op);
   const auto find = [&](c10::ArrayRef<Form> forms) {
-    const auto* const found = std::find_if(forms.begin(), forms.end(), [&](const Form& form) {
+    const auto* const row = std::find_if(forms.begin(), forms.end(), [&](const Form& form) {
       bool is_it = false;
       each_word(form.names, [&](std::string_view name) { is_it = is_it || name == base; });
       return is_it;
     });
-    return found == forms.end() ? nullptr : found;
+    return row == forms.end() ? nullptr : row;
   };
   if (op.starts_with("_c10d_functional::")) return find(kFunctional);
   if (op.starts_with("c10d::")) return find(kOperators);
@@ -142,7 +142,7 @@ std::string argument(size_t position) {
 // An argument that is no tensor; nullptr: it is not given.
 const Value* fact(const Value& facts, const Parameter& parameter) {
   if (parameter.position == kNone) return find_key(facts, parameter.name);
-  if (const Value* const found = find_key(facts, argument(parameter.position))) return found;
+  if (const Value* const value = find_key(facts, argument(parameter.position))) return value;
   return parameter.name.empty() ? nullptr : find_key(facts, keyword(parameter.name));
 }
 
@@ -184,9 +184,9 @@ Side side_of(const RankCall& rank, const Form& form) {
 
 // --- The answers of statistics. nullopt: none.
 
-std::optional<bool> same_bits(const RecordedValue& one, const RecordedValue& other) {
-  if (one.hash == 0 || other.hash == 0 || one.dtype != other.dtype) return std::nullopt;
-  return one.hash == other.hash;
+std::optional<bool> same_bits(const RecordedValue& value, const RecordedValue& other) {
+  if (value.hash == 0 || other.hash == 0 || value.dtype != other.dtype) return std::nullopt;
+  return value.hash == other.hash;
 }
 
 // The largest rounding of an addition, relative; nullopt: sums of this dtype may wrap, or are no sums.
@@ -215,32 +215,33 @@ bool all_known(const Tensors& tensors) {
 }
 
 double extreme(const Tensors& tensors, double RecordedValue::*of, bool largest) {
-  double found = tensors.front()->*of;
+  double extreme = tensors.front()->*of;
   for (const RecordedValue* value : tensors)
-    found = largest ? std::max(found, value->*of) : std::min(found, value->*of);
-  return found;
+    extreme = largest ? std::max(extreme, value->*of) : std::min(extreme, value->*of);
+  return extreme;
 }
 
 constexpr double kRoom = 4;  // projections are right within a factor of 2 nearly always
 
 // `got`: element by element the reduction of `inputs`.
-std::optional<bool> is_reduced(const RecordedValue& got, const Tensors& given, Reduction reduction) {
-  if (given.empty() || !got.known || !all_known(given)) return std::nullopt;
+std::optional<bool> is_reduced(const RecordedValue& got, const Tensors& inputs, Reduction reduction) {
+  if (inputs.empty() || !got.known || !all_known(inputs)) return std::nullopt;
   if (reduction == Reduction::kMax || reduction == Reduction::kMin) {
     const bool largest = reduction == Reduction::kMax;
-    const double max = extreme(given, &RecordedValue::max, largest), min = extreme(given, &RecordedValue::min, largest);
+    const double max = extreme(inputs, &RecordedValue::max, largest),
+                 min = extreme(inputs, &RecordedValue::min, largest);
     if (std::isnan(max) || std::isnan(min)) return std::nullopt;
     return largest ? got.max == max && got.min >= min : got.min == min && got.max <= max;
   }
   const std::optional<double> rounding = rounding_of(got.dtype);
   if (reduction == Reduction::kUnknown || !rounding) return std::nullopt;
-  const auto count = static_cast<double>(given.size());
+  const auto count = static_cast<double>(inputs.size());
   const double share = reduction == Reduction::kMean ? 1 / count : 1;
   double norms = 0, squares = 0;
-  for (const RecordedValue* value : given) norms += value->norm;
+  for (const RecordedValue* value : inputs) norms += value->norm;
   for (size_t p = 0; p < kProjections; ++p) {
     double expected = 0;
-    for (const RecordedValue* value : given) expected += share * value->projections[p];
+    for (const RecordedValue* value : inputs) expected += share * value->projections[p];
     squares += std::pow(got.projections[p] - expected, 2);
   }
   if (!std::isfinite(norms) || !std::isfinite(squares)) return std::nullopt;
@@ -248,8 +249,8 @@ std::optional<bool> is_reduced(const RecordedValue& got, const Tensors& given, R
 }
 
 // All elements of `got` are those of `inputs`, in whatever order.
-std::optional<bool> has_the_elements(const Tensors& got, const Tensors& given) {
-  if (got.empty() || given.empty() || !all_known(got) || !all_known(given)) return std::nullopt;
+std::optional<bool> has_the_elements(const Tensors& got, const Tensors& inputs) {
+  if (got.empty() || inputs.empty() || !all_known(got) || !all_known(inputs)) return std::nullopt;
   const auto total = [](const Tensors& tensors, int64_t RecordedValue::*of) {
     int64_t sum = 0;
     for (const RecordedValue* value : tensors) {
@@ -259,20 +260,20 @@ std::optional<bool> has_the_elements(const Tensors& got, const Tensors& given) {
     return sum;
   };
   for (const auto of : {&RecordedValue::nan, &RecordedValue::inf, &RecordedValue::zero}) {
-    const int64_t one = total(got, of), other = total(given, of);
-    if (one >= 0 && other >= 0 && one != other) return false;
+    const int64_t elements = total(got, of), other = total(inputs, of);
+    if (elements >= 0 && other >= 0 && elements != other) return false;
   }
   const auto squares = [](const Tensors& tensors) {
     double sum = 0;
     for (const RecordedValue* value : tensors) sum += value->norm * value->norm;
     return sum;
   };
-  const double one = squares(got), other = squares(given);
-  if (!std::isfinite(one) || !std::isfinite(other)) return std::nullopt;
+  const double norm = squares(got), other = squares(inputs);
+  if (!std::isfinite(norm) || !std::isfinite(other)) return std::nullopt;
   constexpr double kShare = 1e-9;  // sums in float64
-  return std::abs(one - other) <= kShare * std::max(one, other) &&
-         extreme(got, &RecordedValue::max, true) == extreme(given, &RecordedValue::max, true) &&
-         extreme(got, &RecordedValue::min, false) == extreme(given, &RecordedValue::min, false);
+  return std::abs(norm - other) <= kShare * std::max(norm, other) &&
+         extreme(got, &RecordedValue::max, true) == extreme(inputs, &RecordedValue::max, true) &&
+         extreme(got, &RecordedValue::min, false) == extreme(inputs, &RecordedValue::min, false);
 }
 
 // --- The ranks
@@ -307,13 +308,13 @@ class Ranks {
   std::optional<size_t> find_root(bool is_function) const {
     if (form_.pattern == Pattern::kPartsOfRoot) {  // it alone has the list
       const auto has_list = [](const Side& side) { return !side.sent.empty(); };
-      const auto found = std::find_if(sides_.begin(), sides_.end(), has_list);
-      if (found == sides_.end()) return std::nullopt;
-      return static_cast<size_t>(found - sides_.begin());
+      const auto side = std::find_if(sides_.begin(), sides_.end(), has_list);
+      if (side == sides_.end()) return std::nullopt;
+      return static_cast<size_t>(side - sides_.begin());
     }
     const Value& facts = sides_[0].facts;
-    const Value* const given = fact(facts, form_.root);
-    const auto* const number = given ? given->get_if<int64_t>() : nullptr;
+    const Value* const root = fact(facts, form_.root);
+    const auto* const number = root ? root->get_if<int64_t>() : nullptr;
     if (!number || !is_function) return number ? std::optional(static_cast<size_t>(*number)) : std::nullopt;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (ranks_[i].rank == *number) return i;
@@ -385,18 +386,18 @@ class Ranks {
       if (side.received.empty()) return std::nullopt;
       got.push_back(side.received[0]);
     }
-    const Tensors given = sent_by_all(0);
-    if (form_.pattern == Pattern::kPiecesOfAll) return has_the_elements(got, given);
+    const Tensors inputs = sent_by_all(0);
+    if (form_.pattern == Pattern::kPiecesOfAll) return has_the_elements(got, inputs);
     const std::optional<double> rounding = rounding_of(got[0]->dtype);
     const bool adds = reduction_ == Reduction::kSum || reduction_ == Reduction::kMean;
-    if (!adds || !rounding || !all_known(got) || !all_known(given)) return std::nullopt;
-    const auto count = static_cast<double>(given.size());
+    if (!adds || !rounding || !all_known(got) || !all_known(inputs)) return std::nullopt;
+    const auto count = static_cast<double>(inputs.size());
     const double share = reduction_ == Reduction::kMean ? 1 / count : 1;
     double mean = 0, expected = 0, size = 0;
-    for (size_t i = 0; i < given.size(); ++i) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
       mean += got[i]->mean / count;
-      expected += share * given[i]->mean;
-      size += rms_of(*sides_[i].run, *given[i]);
+      expected += share * inputs[i]->mean;
+      size += rms_of(*sides_[i].run, *inputs[i]);
     }
     if (!std::isfinite(mean) || !std::isfinite(expected) || !std::isfinite(size)) return std::nullopt;
     return std::abs(mean - expected) <= kRoom * count * *rounding * size;

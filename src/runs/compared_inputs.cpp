@@ -22,13 +22,13 @@ constexpr double kUnseenGrowth = 64;
 
 ComparedSoFar::ComparedSoFar(const Recording& a, const Recording& b)
     : made_a(a.values.size(), kNoRow), made_b(b.values.size(), kNoRow), modules(a) {
-  found.row_of_a.assign(a.calls.size(), kNoRow);
-  found.row_of_b.assign(b.calls.size(), kNoRow);
+  divergence.row_of_a.assign(a.calls.size(), kNoRow);
+  divergence.row_of_b.assign(b.calls.size(), kNoRow);
 }
 
 void ComparedSoFar::note_birth(uint32_t row, uint32_t seen_in) {
-  if (found.first != kNoRow && std::tie(first_seen_in, found.first) <= std::tie(seen_in, row)) return;
-  found.first = row;
+  if (divergence.first != kNoRow && std::tie(first_seen_in, divergence.first) <= std::tie(seen_in, row)) return;
+  divergence.first = row;
   first_seen_in = seen_in;
 }
 
@@ -72,13 +72,13 @@ bool InputComparison::is_usual_unseen(uint32_t value_a, const RecordedValue& b,
 // same rows.
 bool InputComparison::knows_results_of(uint32_t group, const ComparedInputs& inputs) const {
   if (inputs.reader == kNoCall) return false;
-  const RecordedCall &reader = a_.calls[inputs.reader], &made = a_.calls[so_far_->found.rows[group].a];
-  if (reader.line != made.line || reader.module != made.module) return true;
+  const RecordedCall &reader = a_.calls[inputs.reader], &maker = a_.calls[so_far_->divergence.rows[group].a];
+  if (reader.line != maker.line || reader.module != maker.module) return true;
   return std::all_of(inputs.pairs.begin(), inputs.pairs.end(), [&](const auto& pair) {
-    const RecordedValue &one = a_.values[sources_a_[pair.first]], &other = b_.values[sources_b_[pair.second]];
-    if (one.origin != other.origin || one.origin != Origin::kCall) return one.origin == other.origin;
-    const uint32_t row = so_far_->found.row_of_a[one.producer];
-    return row != kNoRow && row == so_far_->found.row_of_b[other.producer];
+    const RecordedValue &value = a_.values[sources_a_[pair.first]], &other = b_.values[sources_b_[pair.second]];
+    if (value.origin != other.origin || value.origin != Origin::kCall) return value.origin == other.origin;
+    const uint32_t row = so_far_->divergence.row_of_a[value.producer];
+    return row != kNoRow && row == so_far_->divergence.row_of_b[other.producer];
   });
 }
 
@@ -87,10 +87,12 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
   const RecordedValue &a = a_.values[sources_a_[value_a]], &b = b_.values[sources_b_[value_b]];
   const uint32_t call_a = a.origin == Origin::kCall ? a.producer : kNoCall;
   const uint32_t call_b = b.origin == Origin::kCall ? b.producer : kNoCall;
-  const bool alone_b = call_b != kNoCall && aligned_.alone_in_b(call_b) && so_far_->found.row_of_b[call_b] != kNoRow;
-  const bool alone_a = call_a != kNoCall && aligned_.alone_in_a(call_a) && so_far_->found.row_of_a[call_a] != kNoRow;
+  const bool alone_b =
+      call_b != kNoCall && aligned_.alone_in_b(call_b) && so_far_->divergence.row_of_b[call_b] != kNoRow;
+  const bool alone_a =
+      call_a != kNoCall && aligned_.alone_in_a(call_a) && so_far_->divergence.row_of_a[call_a] != kNoRow;
   if (alone_a || alone_b) {
-    const uint32_t number = alone_b ? so_far_->found.row_of_b[call_b] : so_far_->found.row_of_a[call_a];
+    const uint32_t number = alone_b ? so_far_->divergence.row_of_b[call_b] : so_far_->divergence.row_of_a[call_a];
     if (inputs->extra == kNoRow || number < inputs->extra) {
       inputs->extra = number;
       inputs->extra_difference = relative;
@@ -100,7 +102,7 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
   }
   // A value that no call was seen to make may come from an earlier difference, by a way that was not recorded.
   const bool unseen = call_a == kNoCall || call_b == kNoCall;
-  if (unseen && so_far_->found.first != kNoRow) return so_far_->found.first;
+  if (unseen && so_far_->divergence.first != kNoRow) return so_far_->divergence.first;
   inputs->born = unseen ? Finding::kFirstInput : Finding::kOtherInput;
   inputs->value_a = value_a, inputs->value_b = value_b;
   return kNoRow;
@@ -109,7 +111,7 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
 // Readers tell which results of two groups belong together: those that a pair of calls reads in the same place.
 void InputComparison::name_group(uint32_t number, uint32_t value_a, uint32_t value_b,
                                  const ValueDifference& difference) {
-  ComparedCalls& row = so_far_->found.rows[number];
+  ComparedCalls& row = so_far_->divergence.rows[number];
   row.finding = difference.kind == Kind::kShape       ? Finding::kShape
                 : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
                                                       : Finding::kNumbers;
@@ -118,7 +120,7 @@ void InputComparison::name_group(uint32_t number, uint32_t value_a, uint32_t val
   row.limit = kSameResult;
   row.value_a = value_a, row.value_b = value_b;
   row.source = number;
-  row.seen_in = static_cast<uint32_t>(so_far_->found.rows.size());
+  row.seen_in = static_cast<uint32_t>(so_far_->divergence.rows.size());
   so_far_->note_birth(number, row.seen_in);
 }
 
@@ -146,27 +148,27 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
   }
   if (carried != kNoRow) {
     // Calls of a single run change nothing of a value that is equal again.
-    const uint32_t source = so_far_->found.rows[carried].source;
+    const uint32_t source = so_far_->divergence.rows[carried].source;
     const bool is_healed = difference.kind == Kind::kNumbers && difference.relative <= kSameResult &&
-                           source != kNoRow && so_far_->found.rows[source].is_by_calls_alone();
+                           source != kNoRow && so_far_->divergence.rows[source].is_by_calls_alone();
     if (inputs->carried == kNoRow && !is_healed) inputs->carried = carried;
     return;
   }
   const auto row_of = [](const RecordedValue& value, const std::vector<uint32_t>& rows) {
     return value.origin == Origin::kCall ? rows[value.producer] : kNoRow;
   };
-  const uint32_t row_a = row_of(a_.values[sources_a_[value_a]], so_far_->found.row_of_a);
-  const uint32_t row_b = row_of(b_.values[sources_b_[value_b]], so_far_->found.row_of_b);
+  const uint32_t row_a = row_of(a_.values[sources_a_[value_a]], so_far_->divergence.row_of_a);
+  const uint32_t row_b = row_of(b_.values[sources_b_[value_b]], so_far_->divergence.row_of_b);
   // Another value of the same maker: it was read again.
   for (const uint32_t row : {row_b, row_a}) {
-    if (row == kNoRow || so_far_->found.rows[row].source == kNoRow ||
-        so_far_->found.rows[row].verdict == CallVerdict::kHealed)
+    if (row == kNoRow || so_far_->divergence.rows[row].source == kNoRow ||
+        so_far_->divergence.rows[row].verdict == CallVerdict::kHealed)
       continue;
     if (inputs->carried == kNoRow) inputs->carried = row;
     return;
   }
   if (row_a != kNoRow && row_a == row_b) {  // judged there: they agree
-    const uint32_t group = so_far_->found.rows[row_a].group;
+    const uint32_t group = so_far_->divergence.rows[row_a].group;
     // The parameters of a step were compared by their names.
     const bool is_named =
         group != kNoCall && !aligned_.groups[group].is_optimizer_step && difference.relative > kSameResult &&
@@ -187,9 +189,9 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
 
 // A difference that reaches a group reaches it by any of its inputs.
 void InputComparison::look_at_ports(const Compared& calls, ComparedInputs* inputs) const {
-  const auto look = [&](const std::vector<uint32_t>& values, const std::vector<uint32_t>& made) {
+  const auto look = [&](const std::vector<uint32_t>& values, const std::vector<uint32_t>& results) {
     for (const uint32_t value : values) {
-      if (inputs->carried == kNoRow) inputs->carried = made[value];
+      if (inputs->carried == kNoRow) inputs->carried = results[value];
     }
   };
   look(pairs_.ports_a(calls).inputs, so_far_->made_a);
@@ -203,22 +205,22 @@ void InputComparison::look_at_forward(const Compared& calls, ComparedInputs* inp
     if (call.phase != Phase::kBackward || call.level != Level::kTorch) continue;
     const auto forward = forward_.find(call.forward_id);
     if (call.forward_id == 0 || forward == forward_.end()) continue;
-    const RecordedCall& made = a_.calls[forward->second];
+    const RecordedCall& forward_call = a_.calls[forward->second];
     // Its inputs last: its divisor is among them.
-    for (const auto& uses : {a_.outputs(made), a_.inputs(made)}) {
+    for (const auto& uses : {a_.outputs(forward_call), a_.inputs(forward_call)}) {
       for (const RecordedUse& use : uses) {
         inputs->facts.forward.push_back(use.value);
         inputs->facts.coarsest = coarser(inputs->facts.coarsest, a_.values[use.value].dtype);
       }
     }
-    if (made.outputs == 1 && numel_of(a_, a_.values[a_.outputs(made)[0].value]) == 1) {
-      inputs->facts.forward_result = rms_of(a_, a_.values[a_.outputs(made)[0].value]);
+    if (forward_call.outputs == 1 && numel_of(a_, a_.values[a_.outputs(forward_call)[0].value]) == 1) {
+      inputs->facts.forward_result = rms_of(a_, a_.values[a_.outputs(forward_call)[0].value]);
     }
-    const uint32_t row_number = so_far_->found.row_of_a[forward->second];
+    const uint32_t row_number = so_far_->divergence.row_of_a[forward->second];
     if (row_number == kNoRow) continue;
-    const ComparedCalls& row = so_far_->found.rows[row_number];
-    for (const double one : {row.input_difference, row.output_difference}) {
-      inputs->facts.difference = std::max(inputs->facts.difference, one);
+    const ComparedCalls& row = so_far_->divergence.rows[row_number];
+    for (const double difference : {row.input_difference, row.output_difference}) {
+      inputs->facts.difference = std::max(inputs->facts.difference, difference);
     }
     if (row.source != kNoRow && inputs->carried == kNoRow) inputs->carried = row_number;
   }

@@ -46,7 +46,7 @@ struct ComparedSoFar {
   // wherever it was made.
   void note_birth(uint32_t row, uint32_t seen_in);
 
-  Divergence found;
+  Divergence divergence;
   std::vector<uint32_t> made_a, made_b;  // by value: the row that handed a difference to it; kNoRow: none
   ModuleRows modules;
   GradientTerms terms;

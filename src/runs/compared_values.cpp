@@ -69,13 +69,13 @@ bool ComparedValues::is_guess(const Compared& calls, uint32_t value_a, uint32_t 
 }
 
 bool ComparedValues::are_exchanged(const Compared& group, uint32_t value_a, uint32_t value_b) const {
-  const auto agree = [&](uint32_t one, uint32_t other) {
-    const ValueDifference difference = difference_of(a_, one, b_, other);
+  const auto agree = [&](uint32_t value_of_a, uint32_t other) {
+    const ValueDifference difference = difference_of(a_, value_of_a, b_, other);
     return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
   };
   const std::vector<uint32_t> of_a = ports_a(group).outputs, of_b = ports_b(group).outputs;
   return std::any_of(of_b.begin(), of_b.end(), [&](uint32_t other) { return agree(value_a, other); }) &&
-         std::any_of(of_a.begin(), of_a.end(), [&](uint32_t one) { return agree(one, value_b); });
+         std::any_of(of_a.begin(), of_a.end(), [&](uint32_t value_a) { return agree(value_a, value_b); });
 }
 
 ValuePairs ComparedValues::outputs(const Compared& calls) const {

@@ -34,10 +34,10 @@ class Finder {
   Divergence find();
 
  private:
-  static void hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made);  // of calls that only move
+  static void hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* outputs);  // of calls that only move
   void only_a(uint32_t call);
   void only_b(uint32_t call);
-  void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* made,
+  void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* outputs,
                  uint32_t ComparedCalls::*place);
   void compare(const Compared& calls);
 
@@ -89,40 +89,40 @@ Divergence Finder::find() {
     }
   }
   before_b(static_cast<uint32_t>(b_.calls.size()));
-  conclude(a_, b_, noise_, &so_far_.found);
-  return std::move(so_far_.found);
+  conclude(a_, b_, noise_, &so_far_.divergence);
+  return std::move(so_far_.divergence);
 }
 
-void Finder::hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* made) {
-  (*made)[run.outputs(run.calls[call])[0].value] = (*made)[run.inputs(run.calls[call])[0].value];
+void Finder::hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* outputs) {
+  (*outputs)[run.outputs(run.calls[call])[0].value] = (*outputs)[run.inputs(run.calls[call])[0].value];
 }
 
 void Finder::only_a(uint32_t call) {
-  so_far_.found.row_of_a[call] = static_cast<uint32_t>(so_far_.found.rows.size());
+  so_far_.divergence.row_of_a[call] = static_cast<uint32_t>(so_far_.divergence.rows.size());
   one_sided(a_, call, CallVerdict::kOnlyA, &so_far_.made_a, &ComparedCalls::a);
 }
 
 void Finder::only_b(uint32_t call) {
-  so_far_.found.row_of_b[call] = static_cast<uint32_t>(so_far_.found.rows.size());
+  so_far_.divergence.row_of_b[call] = static_cast<uint32_t>(so_far_.divergence.rows.size());
   one_sided(b_, call, CallVerdict::kOnlyB, &so_far_.made_b, &ComparedCalls::b);
 }
 
 // Hands on the differences of its inputs.
-void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdict, std::vector<uint32_t>* made,
+void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdict, std::vector<uint32_t>* outputs,
                        uint32_t ComparedCalls::*place) {
   const RecordedCall& call = run.calls[number];
   ComparedCalls row;
   row.*place = number;
   row.verdict = verdict;
   for (const RecordedUse& use : run.inputs(call)) {
-    if (row.via == kNoRow) row.via = (*made)[use.value];
+    if (row.via == kNoRow) row.via = (*outputs)[use.value];
   }
-  if (row.via != kNoRow) row.source = so_far_.found.rows[row.via].source;
-  const auto self = static_cast<uint32_t>(so_far_.found.rows.size());
+  if (row.via != kNoRow) row.source = so_far_.divergence.rows[row.via].source;
+  const auto self = static_cast<uint32_t>(so_far_.divergence.rows.size());
   for (const RecordedUse& use : run.outputs(call)) {
-    (*made)[use.value] = row.via == kNoRow ? kNoRow : self;
+    (*outputs)[use.value] = row.via == kNoRow ? kNoRow : self;
   }
-  so_far_.found.rows.push_back(row);
+  so_far_.divergence.rows.push_back(row);
 }
 
 // The row has a finding where it differs by more than the inputs explain.
@@ -137,12 +137,12 @@ void Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Limits& li
     outputs->unknown = true;
     return;
   }
-  ComparedCalls one;
-  one.output_difference = difference.relative;
-  one.limit = limits.limit;
-  if (row->value_a == kNoCall || one.share() > row->share()) {
-    row->output_difference = one.output_difference;
-    row->limit = one.limit;
+  ComparedCalls calls;
+  calls.output_difference = difference.relative;
+  calls.limit = limits.limit;
+  if (row->value_a == kNoCall || calls.share() > row->share()) {
+    row->output_difference = calls.output_difference;
+    row->limit = calls.limit;
     row->noise = noise_at(noise_, value_a);
     row->value_a = value_a, row->value_b = value_b;
   }
@@ -173,11 +173,11 @@ void Finder::look_at_steps(const ComparedSteps& steps, bool carried, ComparedCal
 
 // Calls of a single run changed the results of a call that both make.
 void Finder::name_extra_call(const ComparedInputs& inputs) {
-  ComparedCalls& row = so_far_.found.rows[inputs.extra];
+  ComparedCalls& row = so_far_.divergence.rows[inputs.extra];
   if (row.finding != Finding::kNone || row.source != kNoRow) return;
   row.finding = Finding::kExtraCall;
   row.source = inputs.extra;
-  row.seen_in = static_cast<uint32_t>(so_far_.found.rows.size());
+  row.seen_in = static_cast<uint32_t>(so_far_.divergence.rows.size());
   row.output_difference = inputs.extra_difference;
   row.value_a = inputs.value_a, row.value_b = inputs.value_b;
   so_far_.note_birth(inputs.extra, row.seen_in);
@@ -186,12 +186,12 @@ void Finder::name_extra_call(const ComparedInputs& inputs) {
 void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const ComparedSteps* steps,
                    ComparedCalls* row) {
   const RecordedCall &a = a_.calls[calls.a.back()], &b = b_.calls[calls.b.back()];
-  const auto self = static_cast<uint32_t>(so_far_.found.rows.size());
+  const auto self = static_cast<uint32_t>(so_far_.divergence.rows.size());
   const bool carried = inputs.carried != kNoRow;
-  Outputs found;
+  Outputs judged;
   ValuePairs outputs;
   if (steps) {
-    look_at_steps(*steps, carried, row, &found);
+    look_at_steps(*steps, carried, row, &judged);
     for (const StepResult& result : steps->results) {
       if (result.value_a != kNoCall && result.value_b != kNoCall) outputs.emplace_back(result.value_a, result.value_b);
     }
@@ -201,17 +201,17 @@ void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const Co
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto& [value_a, value_b] = outputs[i];
       if (inputs_.is_unwritten(value_a, value_b)) {
-        ++found.unwritten;
+        ++judged.unwritten;
         continue;
       }
       if (pairs_.is_guess(calls, value_a, value_b)) continue;
       const int64_t item = in_order ? list_item(a_.string(a_.outputs(a)[i].place)) : -1;
-      look_at_output(value_a, value_b, limits_.of(value_a, value_b, item, inputs), carried, row, &found);
+      look_at_output(value_a, value_b, limits_.of(value_a, value_b, item, inputs), carried, row, &judged);
     }
   }
   if ((a.error == 0) != (b.error == 0)) row->finding = Finding::kError;
   const bool grew = row->finding != Finding::kNone;
-  const bool matters = found.differs || grew;
+  const bool matters = judged.differs || grew;
   if (matters && inputs.extra != kNoRow) name_extra_call(inputs);
   if (inputs.born != Finding::kNone && matters) {
     row->finding = inputs.born;
@@ -220,10 +220,10 @@ void Finder::judge(const Compared& calls, const ComparedInputs& inputs, const Co
     row->finding = Finding::kNone;
     row->verdict = matters ? CallVerdict::kCarried : CallVerdict::kHealed;
     row->via = inputs.carried;
-    row->source = so_far_.found.rows[inputs.carried].source;
+    row->source = so_far_.divergence.rows[inputs.carried].source;
   } else if (grew && row->finding == Finding::kNumbers && (a.random != 0 || b.random != 0)) {
     row->finding = Finding::kRandom;
-  } else if (!grew && (found.unknown || (found.unwritten > 0 && found.unwritten == outputs.size()))) {
+  } else if (!grew && (judged.unknown || (judged.unwritten > 0 && judged.unwritten == outputs.size()))) {
     row->verdict = CallVerdict::kNotCompared;
   }
   if (row->finding != Finding::kNone) {
@@ -259,12 +259,12 @@ void Finder::compare(const Compared& calls) {
   const ComparedInputs inputs = inputs_.look_at(calls, compared_steps);
   row.input_difference = inputs.facts.difference;
   judge(calls, inputs, compared_steps, &row);
-  const auto self = static_cast<uint32_t>(so_far_.found.rows.size());
+  const auto self = static_cast<uint32_t>(so_far_.divergence.rows.size());
   const bool hands_on = row.verdict == CallVerdict::kBorn || row.verdict == CallVerdict::kCarried;
   so_far_.modules.judged(row.a, row.output_difference, hands_on ? self : kNoRow);
-  for (const uint32_t call : calls.a) so_far_.found.row_of_a[call] = self;
-  for (const uint32_t call : calls.b) so_far_.found.row_of_b[call] = self;
-  so_far_.found.rows.push_back(row);
+  for (const uint32_t call : calls.a) so_far_.divergence.row_of_a[call] = self;
+  for (const uint32_t call : calls.b) so_far_.divergence.row_of_b[call] = self;
+  so_far_.divergence.rows.push_back(row);
 }
 
 }  // namespace

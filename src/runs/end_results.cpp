@@ -61,11 +61,11 @@ void add_losses(const Recording& run, EndResults* results) {
       continue;
     }
     if (i == 0 || run.calls[i - 1].phase == Phase::kBackward) continue;
-    const auto made = forward.find(call.forward_id);
-    if (call.forward_id == 0 || made == forward.end()) continue;
-    for (const RecordedUse& use : run.outputs(run.calls[made->second])) {
+    const auto forward_call = forward.find(call.forward_id);
+    if (call.forward_id == 0 || forward_call == forward.end()) continue;
+    for (const RecordedUse& use : run.outputs(run.calls[forward_call->second])) {
       if (numel_of(run, run.values[use.value]) != 1 || !is_floating(run, use.value)) continue;
-      results->losses[call.step].push_back({use.value, made->second});
+      results->losses[call.step].push_back({use.value, forward_call->second});
       break;
     }
   }
@@ -114,8 +114,8 @@ bool same_scalars(std::string_view a, std::string_view b) {
   while (*at_a != 0 && *at_b != 0) {
     if (is_number(at_a) && is_number(at_b)) {
       char *end_a = nullptr, *end_b = nullptr;
-      const double one = std::strtod(at_a, &end_a), other = std::strtod(at_b, &end_b);
-      if (std::abs(one - other) > kSameScalar * std::max(std::abs(one), std::abs(other))) return false;
+      const double number = std::strtod(at_a, &end_a), other = std::strtod(at_b, &end_b);
+      if (std::abs(number - other) > kSameScalar * std::max(std::abs(number), std::abs(other))) return false;
       at_a = end_a, at_b = end_b;
     } else if (*at_a++ != *at_b++) {
       return false;
@@ -141,12 +141,12 @@ class ResultComparison {
         limit_(std::max(limit_of_run(a, limit), limit_of_run(b, limit))),
         small_(std::max(small_gradient(a), small_gradient(b))) {
     look_at_steps();
-    for (const auto& [key, one] : of_a_.parameters) {
+    for (const auto& [key, seen] : of_a_.parameters) {
       const auto other = of_b_.parameters.find(key);
-      if (other == of_b_.parameters.end() || !step_explains(one, other->second)) continue;
-      const ValueDifference difference = difference_of(a_, one.value, b_, other->second.value);
+      if (other == of_b_.parameters.end() || !step_explains(seen, other->second)) continue;
+      const ValueDifference difference = difference_of(a_, seen.value, b_, other->second.value);
       if (difference.kind == ValueDifference::Kind::kNumbers && difference.relative > limit_) {
-        moved_ = std::min(moved_, one.call);
+        moved_ = std::min(moved_, seen.call);
       }
     }
   }
@@ -165,14 +165,14 @@ class ResultComparison {
     for (const auto& [key, other] : of_b_.gradients) {
       if (!of_a_.gradients.contains(key)) renamed.insert(key.first);
     }
-    for (const auto& [key, one] : of_a_.gradients) {
+    for (const auto& [key, seen] : of_a_.gradients) {
       const auto other = of_b_.gradients.find(key);
       if (other != of_b_.gradients.end()) {
-        look_at(one, other->second, weight_of(key.first, one, other->second));
+        look_at(seen, other->second, weight_of(key.first, seen, other->second));
       } else if (of_b_.largest_gradient.contains(key.first) && !renamed.contains(key.first) &&
-                 rms_of(a_, a_.values[one.value]) > small_ * of_a_.largest_gradient.at(key.first) &&
-                 !is_made(a_, one, b_, of_b_, key.first, 1, limit_at(one.call))) {
-        add({one.value, kNoCall, one.call, kNoCall, 1, limit_});
+                 rms_of(a_, a_.values[seen.value]) > small_ * of_a_.largest_gradient.at(key.first) &&
+                 !is_made(a_, seen, b_, of_b_, key.first, 1, limit_at(seen.call))) {
+        add({seen.value, kNoCall, seen.call, kNoCall, 1, limit_});
       }
     }
     for (const Step& step : steps_) {
@@ -188,23 +188,23 @@ class ResultComparison {
     if (of_a_.losses.empty() || (of_a_.gradients.empty() && of_a_.leaf_gradients.empty())) return false;
     const bool same_losses = std::equal(
         of_a_.losses.begin(), of_a_.losses.end(), of_b_.losses.begin(), of_b_.losses.end(),
-        [&](const auto& one, const auto& other) {
-          return one.first == other.first &&
+        [&](const auto& entry, const auto& other) {
+          return entry.first == other.first &&
                  std::equal(
-                     one.second.begin(), one.second.end(), other.second.begin(), other.second.end(),
+                     entry.second.begin(), entry.second.end(), other.second.begin(), other.second.end(),
                      [&](const SeenValue& loss, const SeenValue& other_loss) { return agree(loss, other_loss, 1); });
         });
     const bool same_gradients =
         std::equal(of_a_.gradients.begin(), of_a_.gradients.end(), of_b_.gradients.begin(), of_b_.gradients.end(),
-                   [&](const auto& one, const auto& other) {
-                     return one.first == other.first &&
-                            agree(one.second, other.second, weight_of(one.first.first, one.second, other.second));
+                   [&](const auto& entry, const auto& other) {
+                     return entry.first == other.first &&
+                            agree(entry.second, other.second, weight_of(entry.first.first, entry.second, other.second));
                    });
     const bool same_parameters =
         std::equal(of_a_.parameters.begin(), of_a_.parameters.end(), of_b_.parameters.begin(), of_b_.parameters.end(),
-                   [&](const auto& one, const auto& other) {
-                     return one.first == other.first &&
-                            (agree(one.second, other.second, 1) || step_explains(one.second, other.second));
+                   [&](const auto& entry, const auto& other) {
+                     return entry.first == other.first &&
+                            (agree(entry.second, other.second, 1) || step_explains(entry.second, other.second));
                    });
     const bool same_steps = std::all_of(steps_.begin(), steps_.end(),
                                         [&](const Step& step) { return step.read.difference <= limit_at(step.first); });
@@ -240,30 +240,30 @@ class ResultComparison {
   }
 
   // The step of an optimizer may make much of a gradient that is rounding alone. Others agree.
-  bool step_explains(const SeenValue& one, const SeenValue& other) const {
+  bool step_explains(const SeenValue& seen, const SeenValue& other) const {
     const auto step = std::find_if(steps_.begin(), steps_.end(),
-                                   [&](const Step& step) { return step.first <= one.call && one.call <= step.last; });
-    if (!explained(one, other, kAny)) return false;
-    return step == steps_.end() ? inputs_explain(one, other) : gradients_agree(*step);
+                                   [&](const Step& step) { return step.first <= seen.call && seen.call <= step.last; });
+    if (!explained(seen, other, kAny)) return false;
+    return step == steps_.end() ? inputs_explain(seen, other) : gradients_agree(*step);
   }
 
   // A buffer that a call outside of a step writes (the running mean of a normalisation, whose results show little of
   // its inputs) differs no more than a loss where its inputs do: beside the tensors that it is the mean of, for a mean
-  // may be all rounding. Numbers of one sign (a running variance) do not cancel.
-  bool inputs_explain(const SeenValue& one, const SeenValue& other) const {
-    if (explained(one, other, limit_at(one.call))) return true;
-    const RecordedValue& buffer = a_.values[one.value];
+  // may be all rounding. Numbers of seen sign (a running variance) do not cancel.
+  bool inputs_explain(const SeenValue& seen, const SeenValue& other) const {
+    if (explained(seen, other, limit_at(seen.call))) return true;
+    const RecordedValue& buffer = a_.values[seen.value];
     const double larger = std::max(rms_of(a_, buffer), rms_of(b_, b_.values[other.value]));
     double beside = larger;
     if (buffer.min <= 0 && buffer.max >= 0) {
-      for (const RecordedUse& use : a_.inputs(a_.calls[one.call])) {
+      for (const RecordedUse& use : a_.inputs(a_.calls[seen.call])) {
         const RecordedValue& input = a_.values[use.value];
         const bool is_averaged = is_floating(a_, use.value) && numel_of(a_, input) > numel_of(a_, buffer);
         if (is_averaged) beside = std::max(beside, rms_of(a_, input));
       }
     }
     const double weight = beside > 0 ? larger / beside : 1;
-    return is_within(difference_of(a_, one.value, b_, other.value), weight, limit_at(one.call));
+    return is_within(difference_of(a_, seen.value, b_, other.value), weight, limit_at(seen.call));
   }
 
   // Gradients that a pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.
@@ -280,13 +280,13 @@ class ResultComparison {
   void look_at_parameters() {
     std::map<int64_t, std::vector<SeenValue>> left_a, left_b;  // by step: of names that the other run has not
     std::set<int64_t> steps_a, steps_b;
-    for (const auto& [key, one] : of_a_.parameters) {
+    for (const auto& [key, seen] : of_a_.parameters) {
       steps_a.insert(key.first);
       const auto other = of_b_.parameters.find(key);
       if (other == of_b_.parameters.end()) {
-        left_a[key.first].push_back(one);
-      } else if (!step_explains(one, other->second)) {
-        look_at(one, other->second, 1);
+        left_a[key.first].push_back(seen);
+      } else if (!step_explains(seen, other->second)) {
+        look_at(seen, other->second, 1);
       }
     }
     for (const auto& [key, other] : of_b_.parameters) {
@@ -305,24 +305,24 @@ class ResultComparison {
   }
 
   // Beside the largest gradient of its step a small gradient counts less.
-  double weight_of(int64_t step, const SeenValue& one, const SeenValue& other) const {
+  double weight_of(int64_t step, const SeenValue& seen, const SeenValue& other) const {
     double largest = 0;
     for (const EndResults* const results : {&of_a_, &of_b_}) {
-      const auto found = results->largest_gradient.find(step);
-      if (found != results->largest_gradient.end()) largest = std::max(largest, found->second);
+      const auto entry = results->largest_gradient.find(step);
+      if (entry != results->largest_gradient.end()) largest = std::max(largest, entry->second);
     }
     const double least = small_ * largest;
-    const double size = std::max(rms_of(a_, a_.values[one.value]), rms_of(b_, b_.values[other.value]));
+    const double size = std::max(rms_of(a_, a_.values[seen.value]), rms_of(b_, b_.values[other.value]));
     return least > 0 ? std::min(1.0, size / least) : 1;
   }
 
   // A backward call of the other run's step makes this gradient, where it may have no name: it is the leaf's as it is.
   static bool is_made(const Recording& run, const SeenValue& seen, const Recording& other, const EndResults& others,
                       int64_t step, double weight, double limit) {
-    const auto made = others.made_backward.find(step);
-    if (made == others.made_backward.end()) return false;
-    return std::any_of(made->second.begin(), made->second.end(), [&](uint32_t one) {
-      return is_within(difference_of(run, seen.value, other, one), weight, limit);
+    const auto calls = others.made_backward.find(step);
+    if (calls == others.made_backward.end()) return false;
+    return std::any_of(calls->second.begin(), calls->second.end(), [&](uint32_t call) {
+      return is_within(difference_of(run, seen.value, other, call), weight, limit);
     });
   }
 
@@ -356,23 +356,23 @@ class ResultComparison {
   double limit_at(uint32_t call_a) const { return moved_ < call_a ? std::max(limit_, kMostMoved) : limit_; }
 
   // A pair of calls made both, with the same numbers, of inputs that differ by no more than `most`.
-  bool explained(const SeenValue& one, const SeenValue& other, double most) const {
-    const uint32_t row = judged_.row_of_a[one.call];
+  bool explained(const SeenValue& seen, const SeenValue& other, double most) const {
+    const uint32_t row = judged_.row_of_a[seen.call];
     if (row == kNoRow || row != judged_.row_of_b[other.call]) return false;
     const ComparedCalls& calls = judged_.rows[row];
     const bool same = calls.group != kNoCall ||
-                      same_scalars(a_.string(a_.calls[one.call].scalars), b_.string(b_.calls[other.call].scalars));
+                      same_scalars(a_.string(a_.calls[seen.call].scalars), b_.string(b_.calls[other.call].scalars));
     return same && calls.input_difference <= most && calls.output_difference <= calls.limit;
   }
 
-  double limit_of(const SeenValue& one) const {
-    const double limit = limit_at(one.call);
-    if (noise_ == nullptr || !std::isfinite(noise_->of_value[one.value])) return limit;
-    return std::max(limit, kNoiseFactor * noise_->of_value[one.value]);
+  double limit_of(const SeenValue& seen) const {
+    const double limit = limit_at(seen.call);
+    if (noise_ == nullptr || !std::isfinite(noise_->of_value[seen.value])) return limit;
+    return std::max(limit, kNoiseFactor * noise_->of_value[seen.value]);
   }
 
-  bool agree(const SeenValue& one, const SeenValue& other, double weight) const {
-    return is_within(difference_of(a_, one.value, b_, other.value), weight, limit_of(one));
+  bool agree(const SeenValue& seen, const SeenValue& other, double weight) const {
+    return is_within(difference_of(a_, seen.value, b_, other.value), weight, limit_of(seen));
   }
 
   static bool is_within(const ValueDifference& difference, double weight, double limit) {
@@ -380,10 +380,10 @@ class ResultComparison {
            (difference.kind == ValueDifference::Kind::kNumbers && difference.relative * weight <= limit);
   }
 
-  void look_at(const SeenValue& one, const SeenValue& other, double weight) {
-    const ValueDifference difference = difference_of(a_, one.value, b_, other.value);
-    if (difference.kind == ValueDifference::Kind::kUnknown || agree(one, other, weight)) return;
-    add({one.value, other.value, one.call, other.call, difference.relative, limit_of(one)});
+  void look_at(const SeenValue& seen, const SeenValue& other, double weight) {
+    const ValueDifference difference = difference_of(a_, seen.value, b_, other.value);
+    if (difference.kind == ValueDifference::Kind::kUnknown || agree(seen, other, weight)) return;
+    add({seen.value, other.value, seen.call, other.call, difference.relative, limit_of(seen)});
   }
 
   void add(const EndDifference& difference) {
@@ -420,11 +420,11 @@ std::vector<bool> end_values(const Recording& run) {
   std::vector<bool> values(run.values.size(), false);
   for (const auto* const seen : {&results.losses, &results.leaf_gradients}) {
     for (const auto& [step, of_step] : *seen) {
-      for (const SeenValue& one : of_step) values[one.value] = true;
+      for (const SeenValue& seen_value : of_step) values[seen_value.value] = true;
     }
   }
   for (const auto* const seen : {&results.gradients, &results.parameters}) {
-    for (const auto& [key, one] : *seen) values[one.value] = true;
+    for (const auto& [key, seen_value] : *seen) values[seen_value.value] = true;
   }
   return values;
 }

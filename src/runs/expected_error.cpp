@@ -41,17 +41,18 @@ double exponents_rms(const Recording& run, const RecordedValue& value, const Rec
 // The floating ones, the largest first.
 std::vector<Input> floating_inputs(const Recording& run, const std::vector<uint32_t>& values, const CallInputs& inputs,
                                    const RecordedValue& output) {
-  std::vector<Input> found;
+  std::vector<Input> inputs_by_size;
   for (const uint32_t number : values) {
     const RecordedValue& value = run.values[number];
     if (inputs.by_element && value.shape != output.shape) continue;
     const DtypeClass kind = dtype_class(value.dtype);
     if (kind != DtypeClass::kFloating && kind != DtypeClass::kComplex) continue;
     const double rms = inputs.exponentiates ? exponents_rms(run, value, output) : rms_of(run, value);
-    found.push_back({static_cast<double>(numel_of(run, value)), rms});
+    inputs_by_size.push_back({static_cast<double>(numel_of(run, value)), rms});
   }
-  std::sort(found.begin(), found.end(), [](const Input& one, const Input& two) { return one.elements > two.elements; });
-  return found;
+  std::sort(inputs_by_size.begin(), inputs_by_size.end(),
+            [](const Input& input, const Input& other) { return input.elements > other.elements; });
+  return inputs_by_size;
 }
 
 // An input's difference is small beside the large elements of a divisor, and all that there is of a quotient by the
@@ -75,14 +76,14 @@ struct Sums {
 };
 
 Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {
-  const std::vector<Input> all = floating_inputs(run, inputs.values, inputs, output);
+  const std::vector<Input> floating = floating_inputs(run, inputs.values, inputs, output);
   const double elements = std::max(1.0, static_cast<double>(numel_of(run, output)));
   Sums sums;
   double scale = 0, factor = 1;
-  if (!all.empty()) sums.summed = std::max(sums.summed, all[0].elements / elements);
-  if (inputs.sums_products && all.size() > 1) {
-    sums.summed = std::max(sums.summed, std::sqrt(all[0].elements * all[1].elements / elements));
-    factor = std::max(all[0].rms, all[1].rms);
+  if (!floating.empty()) sums.summed = std::max(sums.summed, floating[0].elements / elements);
+  if (inputs.sums_products && floating.size() > 1) {
+    sums.summed = std::max(sums.summed, std::sqrt(floating[0].elements * floating[1].elements / elements));
+    factor = std::max(floating[0].rms, floating[1].rms);
   }
   if (inputs.multiplies && sums.summed <= 1) return sums;
   if (inputs.adds_term && !inputs.values.empty()) {
@@ -92,12 +93,12 @@ Sums sums_of(const Recording& run, const CallInputs& inputs, const RecordedValue
       return sums;
     }
   }
-  for (const Input& input : all) scale = std::max(scale, input.rms);
+  for (const Input& input : floating) scale = std::max(scale, input.rms);
   sums.added = std::sqrt(sums.summed) * scale;
-  if (inputs.sums_products && all.size() == 2) {
-    sums.added = std::sqrt(sums.summed) * all[0].rms * all[1].rms;
-  } else if (inputs.sums_products && all.size() > 2) {
-    sums.added = std::max(scale, std::sqrt(sums.summed) * all[0].rms * all[1].rms);
+  if (inputs.sums_products && floating.size() == 2) {
+    sums.added = std::sqrt(sums.summed) * floating[0].rms * floating[1].rms;
+  } else if (inputs.sums_products && floating.size() > 2) {
+    sums.added = std::max(scale, std::sqrt(sums.summed) * floating[0].rms * floating[1].rms);
     sums.added = std::min(sums.added, std::sqrt(sums.summed) * std::max(factor, 1.0) * scale);
   }
   // Of a channel with little spread more is taken out than is left.
@@ -153,11 +154,11 @@ double spread_of(const Recording& run, const RecordedValue& value) {
   return smallest > 0 ? std::max(1.0, rms / smallest) : std::numeric_limits<double>::infinity();
 }
 
-c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other) {
+c10::ScalarType coarser(c10::ScalarType type, c10::ScalarType other) {
   const auto unit = [](c10::ScalarType dtype) {
     return dtype == c10::ScalarType::Undefined ? 0.0 : rounding_of(dtype).unit;
   };
-  return unit(other) > unit(one) ? other : one;
+  return unit(other) > unit(type) ? other : type;
 }
 
 double expected_difference(const Recording& run, const CallInputs& inputs, const RecordedValue& output) {

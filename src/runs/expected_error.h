@@ -48,6 +48,6 @@ OP_TOOLS_API double expected_difference(const Recording& run, const CallInputs& 
 double spread_of(const Recording& run, const RecordedValue& value);
 
 // The wider of two dtypes' rounding steps; other dtypes have none.
-c10::ScalarType coarser(c10::ScalarType one, c10::ScalarType other);
+c10::ScalarType coarser(c10::ScalarType type, c10::ScalarType other);
 
 }  // namespace op_tools

@@ -27,11 +27,11 @@ std::vector<uint32_t> last_of_groups(const Alignment& alignment, size_t calls) {
 
 std::vector<uint32_t> sources_of(const Recording& run) {
   std::vector<uint32_t> sources = moved_from(run);
-  std::unordered_map<uint64_t, uint32_t> made;  // by hash
+  std::unordered_map<uint64_t, uint32_t> makers;  // by hash
   for (const RecordedCall& call : run.calls) {
     if (call.phase != Phase::kBackward) continue;
     for (const RecordedUse& use : run.outputs(call)) {
-      if (is_telling(run.values[use.value])) made.emplace(run.values[use.value].hash, use.value);
+      if (is_telling(run.values[use.value])) makers.emplace(run.values[use.value].hash, use.value);
     }
   }
   for (const RecordedCall& call : run.calls) {
@@ -39,8 +39,8 @@ std::vector<uint32_t> sources_of(const Recording& run) {
     for (const RecordedUse& use : run.inputs(call)) {
       const RecordedValue& value = run.values[use.value];
       if (value.origin != Origin::kUnknown || !is_telling(value)) continue;
-      const auto maker = made.find(value.hash);
-      const bool is_same = maker != made.end() && run.values[maker->second].producer < run.calls.size() &&
+      const auto maker = makers.find(value.hash);
+      const bool is_same = maker != makers.end() && run.values[maker->second].producer < run.calls.size() &&
                            run.calls[run.values[maker->second].producer].step == call.step &&
                            run.list(run.values[maker->second].shape) == run.list(value.shape);
       if (is_same) sources[use.value] = maker->second;
@@ -80,8 +80,8 @@ std::vector<uint32_t> behind_makers(const Recording& run, const std::vector<uint
     if (is_backward) latest = std::max(latest, place[call]);
   }
   std::vector<uint32_t> sorted(order);
-  std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t one, uint32_t other) {
-    return std::tuple(place[one], place[one] != position[one]) <
+  std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t call, uint32_t other) {
+    return std::tuple(place[call], place[call] != position[call]) <
            std::tuple(place[other], place[other] != position[other]);
   });
   return sorted;

@@ -21,9 +21,9 @@ void GradientTerms::add(ListNumber shape, double norm, double difference) {
 }
 
 std::optional<double> GradientTerms::sum_difference(ListNumber shape, double norm, double unit) const {
-  const auto found = by_shape_.find(shape);
-  if (found == by_shape_.end() || !(norm <= kRounding * found->second.total)) return std::nullopt;
-  return kTerms * (found->second.difference + unit * found->second.largest);
+  const auto entry = by_shape_.find(shape);
+  if (entry == by_shape_.end() || !(norm <= kRounding * entry->second.total)) return std::nullopt;
+  return kTerms * (entry->second.difference + unit * entry->second.largest);
 }
 
 }  // namespace op_tools

@@ -13,21 +13,22 @@ struct KeyPlace {
 
 // The keys that occur once, sorted.
 std::vector<KeyPlace> unique_keys(Keys keys) {
-  std::vector<KeyPlace> all;
-  all.reserve(keys.size());
+  std::vector<KeyPlace> places;
+  places.reserve(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i] != 0) all.push_back({keys[i], static_cast<uint32_t>(i)});
+    if (keys[i] != 0) places.push_back({keys[i], static_cast<uint32_t>(i)});
   }
-  std::sort(all.begin(), all.end(), [](const KeyPlace& one, const KeyPlace& two) { return one.key < two.key; });
+  std::sort(places.begin(), places.end(),
+            [](const KeyPlace& place, const KeyPlace& other) { return place.key < other.key; });
   size_t kept = 0;
-  for (size_t i = 0; i < all.size();) {
+  for (size_t i = 0; i < places.size();) {
     size_t end = i + 1;
-    while (end < all.size() && all[end].key == all[i].key) ++end;
-    if (end == i + 1) all[kept++] = all[i];
+    while (end < places.size() && places[end].key == places[i].key) ++end;
+    if (end == i + 1) places[kept++] = places[i];
     i = end;
   }
-  all.resize(kept);
-  return all;
+  places.resize(kept);
+  return places;
 }
 
 // Of pairs that rise on side a, the most that rise on side b, too.
@@ -147,16 +148,16 @@ void align_part(Keys a, Keys b, uint32_t a0, uint32_t b0, int64_t most_edits, in
   if (!a.empty() && !b.empty()) {
     const Matches anchors = depth < kMostDepth ? unique_matches(a, b) : Matches();
     if (anchors.empty()) {
-      Matches found;
-      Myers(a, b, most_edits, &found).align(0, a.size(), 0, b.size());
-      for (const auto& [one, two] : found) out->emplace_back(a0 + one, b0 + two);
+      Matches matches;
+      Myers(a, b, most_edits, &matches).align(0, a.size(), 0, b.size());
+      for (const auto& [at_a, at_b] : matches) out->emplace_back(a0 + at_a, b0 + at_b);
     } else {
       uint32_t from_a = 0, from_b = 0;
-      for (const auto& [one, two] : anchors) {
-        align_part(a.subspan(from_a, one - from_a), b.subspan(from_b, two - from_b), a0 + from_a, b0 + from_b,
+      for (const auto& [at_a, at_b] : anchors) {
+        align_part(a.subspan(from_a, at_a - from_a), b.subspan(from_b, at_b - from_b), a0 + from_a, b0 + from_b,
                    most_edits, depth + 1, out);
-        out->emplace_back(a0 + one, b0 + two);
-        from_a = one + 1, from_b = two + 1;
+        out->emplace_back(a0 + at_a, b0 + at_b);
+        from_a = at_a + 1, from_b = at_b + 1;
       }
       align_part(a.subspan(from_a), b.subspan(from_b), a0 + from_a, b0 + from_b, most_edits, depth + 1, out);
     }

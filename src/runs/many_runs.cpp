@@ -19,9 +19,9 @@ namespace {
 
 // Inputs and results of a call, as far as bits tell.
 struct Bits {
-  std::vector<uint64_t> read, made, parameters;
+  std::vector<uint64_t> read, results, parameters;
   std::string_view scalars;  // the process group is among them
-  bool read_known = true, made_known = true;
+  bool read_known = true, results_known = true;
 };
 
 struct CallOfRun {
@@ -46,7 +46,7 @@ class OddFinder {
       apart[run] = calls_apart(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) +
                    calls_apart(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
     }
-    return {std::move(found_), std::move(apart)};
+    return {std::move(odd_calls_), std::move(apart)};
   }
 
  private:
@@ -79,8 +79,8 @@ class OddFinder {
       const uint32_t value_number = all.uses[call.first_use + i].value;
       if (unwritten_[run][value_number]) continue;
       const RecordedValue& value = all.values[value_number];
-      (i < call.inputs ? bits.read_known : bits.made_known) &= value.hash != 0;
-      (i < call.inputs ? bits.read : bits.made).push_back(value.hash);
+      (i < call.inputs ? bits.read_known : bits.results_known) &= value.hash != 0;
+      (i < call.inputs ? bits.read : bits.results).push_back(value.hash);
       if (i < call.inputs && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
     }
     return bits;
@@ -95,7 +95,7 @@ class OddFinder {
       calls[run] = run == 0 ? call : alignments_[run - 1].b_of_a[call];
       if (calls[run] == kNoCall) continue;
       bits[run] = bits_of(run, calls[run]);
-      const bool is_known = bits[run]->made_known && (is_shared || bits[run]->read_known);
+      const bool is_known = bits[run]->results_known && (is_shared || bits[run]->read_known);
       if (!is_known) bits[run].reset();
     }
     if (is_shared) look_at_inputs(calls);
@@ -153,12 +153,12 @@ class OddFinder {
       for (const uint32_t run : members) {
         ranks.push_back({runs_[run], calls[run], static_cast<int64_t>(number_in(run, "rank", run))});
       }
-      const auto is_behind = [](const RankCall& one, const RankCall& other) { return one.rank >= other.rank; };
+      const auto is_behind = [](const RankCall& call, const RankCall& other) { return call.rank >= other.rank; };
       if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
         continue;  // no ranks of the same run
       const std::vector<size_t> wrong = wrong_results(ranks);
-      for (const size_t one : wrong) {
-        const uint32_t run = members[one];
+      for (const size_t wrong_rank : wrong) {
+        const uint32_t run = members[wrong_rank];
         add(run, calls[run], run, calls[run], wrong.size(), members.size() - wrong.size(), OddFinding::kNotFromInputs);
       }
     }
@@ -173,40 +173,40 @@ class OddFinder {
   // Where no majority is right, some run is wrong: the inputs of all of them are the same, and it was not drawn,
   // nor is it data of the program.
   bool decides_tie(const std::vector<std::optional<Bits>>& bits,
-                   const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding what) const {
-    if (what == OddFinding::kCollective) return true;
-    if (what == OddFinding::kParameter) return false;  // they may be shards
+                   const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding finding) const {
+    if (finding == OddFinding::kCollective) return true;
+    if (finding == OddFinding::kParameter) return false;  // they may be shards
     const CallOfRun first = results.begin()->second.front();
     const Recording& all = *runs_[first.run];
     const RecordedCall& call = all.calls[first.call];
     if (bits[first.run]->read.empty() || has_trait(base_name(all.string(call.op)), OpTrait::kGivesData)) return false;
     return std::all_of(results.begin(), results.end(), [&](const auto& camp) {
       return std::all_of(camp.second.begin(), camp.second.end(),
-                         [&](const CallOfRun& one) { return runs_[one.run]->calls[one.call].random == 0; });
+                         [&](const CallOfRun& call) { return runs_[call.run]->calls[call.call].random == 0; });
     });
   }
 
   // Among runs that were given the same those are odd whose results fewer have than other ones.
-  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding what) {
+  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding finding) {
     std::map<std::pair<std::vector<uint64_t>, std::string_view>,
              std::map<std::vector<uint64_t>, std::vector<CallOfRun>>>
         camps;
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
-      const bool by_input = what == OddFinding::kResults, by_group = what == OddFinding::kCollective;
+      const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
       camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_input || by_group ? bits[run]->scalars : ""}]
-           [what == OddFinding::kParameter ? bits[run]->parameters : bits[run]->made]
+           [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});
     }
     for (const auto& [inputs, results] : camps) {
-      if (results.size() >= 2) name_odd(results, what, decides_tie(bits, results, what));
+      if (results.size() >= 2) name_odd(results, finding, decides_tie(bits, results, finding));
     }
   }
 
   // Of results that should be the same those are odd that fewer runs have than the most frequent; as many: where
   // that decides.
   template <class Result>
-  void name_odd(const std::map<Result, std::vector<CallOfRun>>& results, OddFinding what, bool decides_tie) {
+  void name_odd(const std::map<Result, std::vector<CallOfRun>>& results, OddFinding finding, bool decides_tie) {
     const std::vector<CallOfRun>* most = nullptr;
     for (const auto& [result, members] : results) {
       const bool is_more = most == nullptr || members.size() > most->size();
@@ -215,38 +215,39 @@ class OddFinder {
     for (const auto& [result, members] : results) {
       if (&members == most || (members.size() == most->size() && !decides_tie)) continue;
       for (const CallOfRun& odd : members) {
-        add(odd.run, odd.call, most->front().run, most->front().call, members.size(), most->size(), what);
+        add(odd.run, odd.call, most->front().run, most->front().call, members.size(), most->size(), finding);
       }
     }
   }
 
   void add(uint32_t run, uint32_t call, uint32_t majority, uint32_t majority_call, size_t like_it, size_t others,
            OddFinding finding) {
-    const auto known = std::find_if(found_.begin(), found_.end(), [&](const OddCall& odd) { return odd.run == run; });
-    if (known != found_.end() && known->call <= call) return;
-    OddCall found{run,    call, majority, majority_call, static_cast<uint32_t>(like_it), static_cast<uint32_t>(others),
-                  finding};
+    const auto known =
+        std::find_if(odd_calls_.begin(), odd_calls_.end(), [&](const OddCall& odd) { return odd.run == run; });
+    if (known != odd_calls_.end() && known->call <= call) return;
+    OddCall odd{run,    call, majority, majority_call, static_cast<uint32_t>(like_it), static_cast<uint32_t>(others),
+                finding};
     const Recording& all = *runs_[run];
-    for (uint32_t i = call; i < all.calls.size() && found.collective == kNoCall; ++i) {
-      if (is_collective(all.string(all.calls[i].op))) found.collective = i;
+    for (uint32_t i = call; i < all.calls.size() && odd.collective == kNoCall; ++i) {
+      if (is_collective(all.string(all.calls[i].op))) odd.collective = i;
     }
-    if (known == found_.end()) {
-      found_.push_back(found);
+    if (known == odd_calls_.end()) {
+      odd_calls_.push_back(odd);
     } else {
-      *known = found;
+      *known = odd;
     }
   }
 
   const std::vector<const Recording*>& runs_;
   std::vector<std::vector<bool>> unwritten_;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
-  std::vector<OddCall> found_;
+  std::vector<OddCall> odd_calls_;
 };
 
 }  // namespace
 
 OddCalls find_odd_calls(const std::vector<const Recording*>& runs) {
-  if (runs.size() < 2) throw Error("one run alone has nothing to be compared with");
+  if (runs.size() < 2) throw Error("a single run has nothing to be compared with");
   return OddFinder(runs).find();
 }
 

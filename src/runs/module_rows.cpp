@@ -44,9 +44,9 @@ void ModuleRows::put_in_order() {
       if (row != backward.end()) place[row->second] = std::max(place[row->second], i);
     }
   }
-  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t one, uint32_t other) {
-    if (place[one] != place[other]) return place[one] < place[other];
-    return run_.calls[one].id > run_.calls[other].id;  // the inner call began later
+  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t call, uint32_t other) {
+    if (place[call] != place[other]) return place[call] < place[other];
+    return run_.calls[call].id > run_.calls[other].id;  // the inner call began later
   });
 }
 
@@ -59,11 +59,11 @@ uint32_t ModuleRows::around(uint32_t call) const {
 
 const ModuleRows::Inside* ModuleRows::inside(uint32_t call) const {
   if (around_.empty()) return nullptr;
-  const RecordedCall& one = run_.calls[call];
-  const auto forward = forward_.find(one.phase == Phase::kForward ? one.id : one.forward_id);
+  const RecordedCall& recorded = run_.calls[call];
+  const auto forward = forward_.find(recorded.phase == Phase::kForward ? recorded.id : recorded.forward_id);
   if (forward == forward_.end()) return nullptr;
-  const auto found = inside_.find(key(forward->second, one.phase));
-  return found == inside_.end() ? nullptr : &found->second;
+  const auto entry = inside_.find(key(forward->second, recorded.phase));
+  return entry == inside_.end() ? nullptr : &entry->second;
 }
 
 void ModuleRows::judged(uint32_t call, double difference, uint32_t row) {

@@ -16,11 +16,12 @@ Noise noise_of(const Recording& a, const Recording& other, const Alignment& alig
   for (uint32_t i = 0; i < a.calls.size(); ++i) {
     const uint32_t partner = alignment.b_of_a[i];
     if (partner == kNoCall) continue;
-    const RecordedCall &one = a.calls[i], &two = other.calls[partner];
-    if (one.inputs != two.inputs || one.outputs != two.outputs) continue;
-    for (uint32_t use = 0; use < one.inputs + one.outputs; ++use) {
-      const uint32_t value = a.uses[one.first_use + use].value;
-      const ValueDifference difference = difference_of(a, value, other, other.uses[two.first_use + use].value);
+    const RecordedCall &call = a.calls[i], &call_of_other = other.calls[partner];
+    if (call.inputs != call_of_other.inputs || call.outputs != call_of_other.outputs) continue;
+    for (uint32_t use = 0; use < call.inputs + call.outputs; ++use) {
+      const uint32_t value = a.uses[call.first_use + use].value;
+      const ValueDifference difference =
+          difference_of(a, value, other, other.uses[call_of_other.first_use + use].value);
       if (difference.kind == Kind::kSame) noise.of_value[value] = 0;
       if (difference.kind == Kind::kNumbers) noise.of_value[value] = difference.relative;
     }

@@ -75,7 +75,7 @@ class StepOfRun {
   }
 
  private:
-  struct Made {
+  struct Maker {
     uint32_t call = kNoCall;
     int64_t item = -1;
   };
@@ -85,7 +85,7 @@ class StepOfRun {
     const bool on_lists = is_on_lists(base_name(run_.string(call.op)));
     for (const RecordedUse& use : run_.outputs(call)) {
       const std::string_view place = run_.string(use.place);
-      made_.emplace(use.value, Made{number, on_lists ? list_item(place) : -1});
+      makers_.emplace(use.value, Maker{number, on_lists ? list_item(place) : -1});
       if (!place.starts_with(kWritten)) continue;
       const auto inputs = run_.inputs(call);
       const auto written = std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& input) {
@@ -101,9 +101,9 @@ class StepOfRun {
 
   // State that is made in its first step, or was there before. A result of a call of this step is no state.
   bool is_state(const Written& chain) const {
-    const auto made = made_.find(chain.before);
-    if (made == made_.end()) return true;
-    const RecordedCall& call = run_.calls[made->second.call];
+    const auto maker = makers_.find(chain.before);
+    if (maker == makers_.end()) return true;
+    const RecordedCall& call = run_.calls[maker->second.call];
     return call.inputs == 0 || has_trait(base_name(run_.string(call.op)), OpTrait::kLikeFactory);
   }
 
@@ -126,18 +126,18 @@ class StepOfRun {
           parameter.states.push_back(other.after);
         }
       }
-      const auto made = made_.find(value);
-      if (made == made_.end()) {
+      const auto maker = makers_.find(value);
+      if (maker == makers_.end()) {
         if (value != written.before && like_it(value)) parameter.inputs.push_back(value);
         continue;
       }
-      const RecordedCall& call = run_.calls[made->second.call];
+      const RecordedCall& call = run_.calls[maker->second.call];
       const std::string_view base = base_name(run_.string(call.op));
       parameter.jumps = parameter.jumps || has_trait(base, OpTrait::kJumps);
       const RecordedValue* divisor = nullptr;
       for (const RecordedUse& use : run_.inputs(call)) {
-        const int64_t item = made->second.item < 0 ? -1 : list_item(run_.string(use.place));
-        if (item >= 0 && item != made->second.item) continue;
+        const int64_t item = maker->second.item < 0 ? -1 : list_item(run_.string(use.place));
+        if (item >= 0 && item != maker->second.item) continue;
         if (like_it(use.value)) divisor = &run_.values[use.value];
         if (seen.insert(use.value).second) open.push_back(use.value);
       }
@@ -148,7 +148,7 @@ class StepOfRun {
   }
 
   const Recording& run_;
-  std::unordered_map<uint32_t, Made> made_;  // by value
+  std::unordered_map<uint32_t, Maker> makers_;  // by value
   std::vector<Written> chains_;
   std::unordered_map<uint32_t, size_t> chain_of_;  // by value: in chains_
 };
@@ -160,26 +160,28 @@ std::vector<ParameterPair> parameter_pairs(const Recording& run_a, const StepOfR
                                            const Recording& run_b, const StepOfRun::Parameters& b) {
   std::vector<ParameterPair> pairs;
   std::vector<const StepOfRun::Parameter*> left_a, left_b;
-  for (const auto& [name, one] : a) {
-    const auto found = b.find(name);
-    if (found == b.end()) {
-      left_a.push_back(&one);
+  for (const auto& [name, parameter] : a) {
+    const auto entry = b.find(name);
+    if (entry == b.end()) {
+      left_a.push_back(&parameter);
     } else {
-      pairs.emplace_back(&one, &found->second);
+      pairs.emplace_back(&parameter, &entry->second);
     }
   }
   for (const auto& [name, other] : b) {
     if (!a.contains(name)) left_b.push_back(&other);
   }
-  const auto in_order = [](const auto* one, const auto* other) { return one->written.after < other->written.after; };
+  const auto in_order = [](const auto* parameter, const auto* other) {
+    return parameter->written.after < other->written.after;
+  };
   std::sort(left_a.begin(), left_a.end(), in_order);
   std::sort(left_b.begin(), left_b.end(), in_order);
-  for (const auto* const one : left_a) {
+  for (const auto* const parameter : left_a) {
     const auto same = std::find_if(left_b.begin(), left_b.end(), [&](const auto* other) {
-      const ValueDifference difference = difference_of(run_a, one->written.before, run_b, other->written.before);
+      const ValueDifference difference = difference_of(run_a, parameter->written.before, run_b, other->written.before);
       return difference.kind != ValueDifference::Kind::kUnknown && difference.relative <= kSameResult;
     });
-    pairs.emplace_back(one, same == left_b.end() ? nullptr : *same);
+    pairs.emplace_back(parameter, same == left_b.end() ? nullptr : *same);
     if (same != left_b.end()) left_b.erase(same);
   }
   for (const auto* const other : left_b) pairs.emplace_back(nullptr, other);
@@ -341,27 +343,27 @@ ComparedSteps compare_steps(const Recording& run_a, const CallNumbers& a, const 
       steps.results.push_back({of_one ? of_one->written.after : kNoCall, of_other ? of_other->written.after : kNoCall});
       continue;
     }
-    const StepOfRun::Parameter &one = *of_one, &other = *of_other;
-    steps.inputs.emplace_back(one.written.before, other.written.before);
+    const StepOfRun::Parameter &parameter = *of_one, &other = *of_other;
+    steps.inputs.emplace_back(parameter.written.before, other.written.before);
     double difference = 0;
-    for (const auto& pair : pair_values(run_a, one.inputs, run_b, other.inputs)) {
+    for (const auto& pair : pair_values(run_a, parameter.inputs, run_b, other.inputs)) {
       difference = std::max(difference, difference_of(run_a, pair.first, run_b, pair.second).relative);
       steps.inputs.push_back(pair);
     }
-    const double unit = std::max(unit_of(run_a, one.written.after), unit_of(run_b, other.written.after));
-    const double spread = std::max(one.divisor_spread, other.divisor_spread);
+    const double unit = std::max(unit_of(run_a, parameter.written.after), unit_of(run_b, other.written.after));
+    const double spread = std::max(parameter.divisor_spread, other.divisor_spread);
     // Signs (of Lion, of Rprop) of numbers next to zero are any, too.
-    const bool jumps = (one.jumps || other.jumps) && difference > 0;
+    const bool jumps = (parameter.jumps || other.jumps) && difference > 0;
     const double own = kStepUnits * unit;
     const double of_update = jumps ? kOtherSigns : std::min(kOtherSigns, kStepGrowth * difference * spread + own);
-    const double before = difference_of(run_a, one.written.before, run_b, other.written.before).norm;
+    const double before = difference_of(run_a, parameter.written.before, run_b, other.written.before).norm;
     const auto share = [&](double norm) {
-      return as_share(norm, run_a, one.written.after, run_b, other.written.after);
+      return as_share(norm, run_a, parameter.written.after, run_b, other.written.after);
     };
-    steps.results.push_back({one.written.after, other.written.after,
-                             share(limit_of_step(run_a, one.written, run_b, other.written, before, of_update)),
-                             share(limit_of_step(run_a, one.written, run_b, other.written, 0, own))});
-    for (const auto& [state_a, state_b] : pair_values(run_a, one.states, run_b, other.states)) {
+    steps.results.push_back({parameter.written.after, other.written.after,
+                             share(limit_of_step(run_a, parameter.written, run_b, other.written, before, of_update)),
+                             share(limit_of_step(run_a, parameter.written, run_b, other.written, 0, own))});
+    for (const auto& [state_a, state_b] : pair_values(run_a, parameter.states, run_b, other.states)) {
       steps.results.push_back({state_a, state_b, kStepGrowth * difference + own, own});
     }
   }
@@ -374,50 +376,50 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
   const auto of_a = recorded_moves(run_a, run_a.calls[a]), of_b = recorded_moves(run_b, run_b.calls[b]);
   if (of_a.empty() || of_b.empty()) return std::nullopt;
   ComparedSteps steps;
-  const auto compare = [&](const RecordedMove& one, const RecordedMove& other, std::string_view name_a,
+  const auto compare = [&](const RecordedMove& move, const RecordedMove& other, std::string_view name_a,
                            std::string_view name_b) {
     double difference = 0;
-    if (one.gradient != kNoCall && other.gradient != kNoCall) {
-      steps.inputs.emplace_back(one.gradient, other.gradient);
-      difference = difference_of(run_a, one.gradient, run_b, other.gradient).relative;
+    if (move.gradient != kNoCall && other.gradient != kNoCall) {
+      steps.inputs.emplace_back(move.gradient, other.gradient);
+      difference = difference_of(run_a, move.gradient, run_b, other.gradient).relative;
     }
-    if (one.after == kNoCall || other.after == kNoCall) {
-      steps.results.push_back({one.after, other.after});
+    if (move.after == kNoCall || other.after == kNoCall) {
+      steps.results.push_back({move.after, other.after});
       return;
     }
-    const double unit = std::max(unit_of(run_a, one.after), unit_of(run_b, other.after)), own = kStepUnits * unit;
-    if (one.moved == kNoCall || other.moved == kNoCall) {  // without a gradient, or with a sparse gradient
-      steps.results.push_back({one.after, other.after, kStepGrowth * difference + own, own});
+    const double unit = std::max(unit_of(run_a, move.after), unit_of(run_b, other.after)), own = kStepUnits * unit;
+    if (move.moved == kNoCall || other.moved == kNoCall) {  // without a gradient, or with a sparse gradient
+      steps.results.push_back({move.after, other.after, kStepGrowth * difference + own, own});
       return;
     }
-    const StepOfRun::Written written_a{one.before, one.after}, written_b{other.before, other.after};
+    const StepOfRun::Written written_a{move.before, move.after}, written_b{other.before, other.after};
     const double of_update = std::min(kOtherSigns, kStepGrowth * difference + own);
-    const double moved = std::max(norm_of(run_a, one.moved), norm_of(run_b, other.moved));
-    const bool agree_along_gradients = difference_of(run_a, one.moved, run_b, other.moved).norm <=
-                                       kEstimate * (of_update * moved + unit * norm_of(run_a, one.after));
-    const double before = most_before(run_a, one.before, after_last_step(run_a, a, name_a), run_b, other.before,
+    const double moved = std::max(norm_of(run_a, move.moved), norm_of(run_b, other.moved));
+    const bool agree_along_gradients = difference_of(run_a, move.moved, run_b, other.moved).norm <=
+                                       kEstimate * (of_update * moved + unit * norm_of(run_a, move.after));
+    const double before = most_before(run_a, move.before, after_last_step(run_a, a, name_a), run_b, other.before,
                                       after_last_step(run_b, b, name_b));
     const auto limit = [&](double before_step, double update) {
-      return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, one.after, run_b,
+      return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, move.after, run_b,
                       other.after);
     };
-    if (before < difference_of(run_a, one.before, run_b, other.before).norm) {  // something else wrote it since
+    if (before < difference_of(run_a, move.before, run_b, other.before).norm) {  // something else wrote it since
       steps.results.push_back(
-          {one.before, other.before, as_share(before, run_a, one.before, run_b, other.before), own});
+          {move.before, other.before, as_share(before, run_a, move.before, run_b, other.before), own});
     }
-    steps.results.push_back({one.after, other.after,
+    steps.results.push_back({move.after, other.after,
                              limit(before, agree_along_gradients && difference > 0 ? kOtherSigns : of_update),
                              limit(0, own)});
   };
   if (of_a.size() == of_b.size()) {  // roots may have other names
-    for (auto one = of_a.begin(), other = of_b.begin(); one != of_a.end(); ++one, ++other) {
-      compare(one->second, other->second, one->first, other->first);
+    for (auto move = of_a.begin(), other = of_b.begin(); move != of_a.end(); ++move, ++other) {
+      compare(move->second, other->second, move->first, other->first);
     }
     return steps;
   }
-  for (const auto& [name, one] : of_a) {
+  for (const auto& [name, move] : of_a) {
     const auto other = of_b.find(name);
-    compare(one, other == of_b.end() ? RecordedMove() : other->second, name, name);
+    compare(move, other == of_b.end() ? RecordedMove() : other->second, name, name);
   }
   for (const auto& [name, other] : of_b) {
     if (!of_a.contains(name)) compare(RecordedMove(), other, name, name);
@@ -431,9 +433,9 @@ ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, cons
   const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
   ValuePairs pairs;
   double largest = 0;
-  for (const auto& [one, other] : parameter_pairs(run_a, of_a, run_b, of_b)) {
-    if (one == nullptr || other == nullptr) continue;
-    for (const auto& pair : pair_values(run_a, one->inputs, run_b, other->inputs)) {
+  for (const auto& [parameter, other] : parameter_pairs(run_a, of_a, run_b, of_b)) {
+    if (parameter == nullptr || other == nullptr) continue;
+    for (const auto& pair : pair_values(run_a, parameter->inputs, run_b, other->inputs)) {
       largest = std::max(largest, rms_of(run_a, run_a.values[pair.first]));
       pairs.push_back(pair);
     }

@@ -20,8 +20,8 @@ std::vector<uint64_t> recorded_items(const Recording& run) {
   }
   for (size_t i = 0; i < run.calls.size(); ++i) {
     if (items[i] != 0) continue;
-    const auto found = forward.find(run.calls[i].id);
-    if (found != forward.end()) items[i] = found->second;
+    const auto entry = forward.find(run.calls[i].id);
+    if (entry != forward.end()) items[i] = entry->second;
   }
   return items;
 }

@@ -41,8 +41,8 @@ std::vector<uint32_t> RunComparison::worst(std::string_view verdict) const {
   for (uint32_t i = 0; i < divergence_.rows.size(); ++i) {
     if (to_string(divergence_.rows[i].verdict) == verdict) rows.push_back(i);
   }
-  std::stable_sort(rows.begin(), rows.end(), [&](uint32_t one, uint32_t other) {
-    return divergence_.rows[one].share() > divergence_.rows[other].share();
+  std::stable_sort(rows.begin(), rows.end(), [&](uint32_t row, uint32_t other) {
+    return divergence_.rows[row].share() > divergence_.rows[other].share();
   });
   return rows;
 }

@@ -63,8 +63,8 @@ std::string ops_text(const Recording& run, const CallNumbers& calls) {
 }
 
 // The tensor that is shown: that of the finding, else the first output.
-uint32_t shown_value(const Recording& run, const RecordedCall& call, uint32_t found) {
-  if (found != kNoCall) return found;
+uint32_t shown_value(const Recording& run, const RecordedCall& call, uint32_t value) {
+  if (value != kNoCall) return value;
   return call.outputs > 0 ? run.outputs(call)[0].value : kNoCall;
 }
 
@@ -73,7 +73,7 @@ uint32_t shown_value(const Recording& run, const RecordedCall& call, uint32_t fo
 const Columns<RunRow>& RunRow::columns() {
   static const Columns<RunRow> all{
       "RunRow",
-      "A pair of calls of two runs, a pair of groups of calls, or a call that only one run made.",
+      "A pair of calls of two runs, a pair of groups of calls, or a call of a single run.",
       {
           {"row", &RunRow::row, "its number"},
           {"rank", &RunRow::rank, "of the distributed launch"},
@@ -114,9 +114,9 @@ const Columns<RunRow>& RunRow::columns() {
 
 RunRow run_row(const Recording& a, const Recording& b, const Alignment& alignment, const Divergence& divergence,
                uint32_t number, bool has_noise) {
-  const ComparedCalls& found = divergence.rows[number];
-  const RecordedCall* const call_a = found.a == kNoCall ? nullptr : &a.calls[found.a];
-  const RecordedCall* const call_b = found.b == kNoCall ? nullptr : &b.calls[found.b];
+  const ComparedCalls& calls = divergence.rows[number];
+  const RecordedCall* const call_a = calls.a == kNoCall ? nullptr : &a.calls[calls.a];
+  const RecordedCall* const call_b = calls.b == kNoCall ? nullptr : &b.calls[calls.b];
   const Recording& run = call_a ? a : b;
   const RecordedCall& call = call_a ? *call_a : *call_b;
   RunRow row;
@@ -125,11 +125,11 @@ RunRow run_row(const Recording& a, const Recording& b, const Alignment& alignmen
     if (const auto* const number_of = rank->get_if<int64_t>()) row.rank = *number_of;
   }
   row.step = call.step;
-  row.verdict = to_string(found.verdict);
-  row.finding = to_string(found.finding);
+  row.verdict = to_string(calls.verdict);
+  row.finding = to_string(calls.finding);
   row.phase = to_string(call.phase);
   row.level = to_string(call.level);
-  const CallGroup* const group = found.group == kNoCall ? nullptr : &alignment.groups[found.group];
+  const CallGroup* const group = calls.group == kNoCall ? nullptr : &alignment.groups[calls.group];
   row.op = group ? ops_text(a, group->a) : std::string(run.string(call.op));
   row.module = run.string(call.module);
   row.line = run.string(call.line);
@@ -143,18 +143,18 @@ RunRow run_row(const Recording& a, const Recording& b, const Alignment& alignmen
   row.calls_a = group ? static_cast<int64_t>(group->a.size()) : call_a ? 1 : 0;
   row.calls_b = group ? static_cast<int64_t>(group->b.size()) : call_b ? 1 : 0;
   for (const auto& [differs, name] :
-       {std::tuple(found.other_op, "op"), std::tuple(found.other_dtype, "dtype"),
-        std::tuple(found.other_shape, "shape"), std::tuple(found.other_scalars, "scalars")}) {
+       {std::tuple(calls.other_op, "op"), std::tuple(calls.other_dtype, "dtype"),
+        std::tuple(calls.other_shape, "shape"), std::tuple(calls.other_scalars, "scalars")}) {
     if (differs) row.other.emplace_back(name);
   }
-  row.input_difference = found.input_difference;
-  row.output_difference = found.output_difference;
-  row.limit = found.limit;
-  if (has_noise) row.noise = found.noise;
-  if (call_a) row.tensor_a = tensor_value(a, *call_a, shown_value(a, *call_a, found.value_a));
-  if (call_b) row.tensor_b = tensor_value(b, *call_b, shown_value(b, *call_b, found.value_b));
-  if (found.source != kNoRow) row.source = found.source;
-  if (found.via != kNoRow) row.via = found.via;
+  row.input_difference = calls.input_difference;
+  row.output_difference = calls.output_difference;
+  row.limit = calls.limit;
+  if (has_noise) row.noise = calls.noise;
+  if (call_a) row.tensor_a = tensor_value(a, *call_a, shown_value(a, *call_a, calls.value_a));
+  if (call_b) row.tensor_b = tensor_value(b, *call_b, shown_value(b, *call_b, calls.value_b));
+  if (calls.source != kNoRow) row.source = calls.source;
+  if (calls.via != kNoRow) row.via = calls.via;
   return row;
 }
 
@@ -167,8 +167,8 @@ std::vector<OpCounts> different_counts(const Recording& a, const Recording& b) {
     if (calls.first == calls.second) continue;
     different.push_back({std::string(name.first), to_string(name.second), calls.first, calls.second});
   }
-  std::stable_sort(different.begin(), different.end(), [](const OpCounts& one, const OpCounts& two) {
-    return std::abs(one.a - one.b) > std::abs(two.a - two.b);
+  std::stable_sort(different.begin(), different.end(), [](const OpCounts& counts, const OpCounts& other) {
+    return std::abs(counts.a - counts.b) > std::abs(other.a - other.b);
   });
   return different;
 }

@@ -9,9 +9,9 @@ namespace {
 constexpr uint32_t kSeveral = kNoCall - 1;  // several groups read it, or a call in none
 
 // The only group that reads all of them; kNoCall: nothing reads them.
-uint32_t combined(uint32_t one, uint32_t other) {
-  if (one == kNoCall || one == other) return other;
-  return other == kNoCall ? one : kSeveral;
+uint32_t combined(uint32_t group, uint32_t other) {
+  if (group == kNoCall || group == other) return other;
+  return other == kNoCall ? group : kSeveral;
 }
 
 // By group: the calls that nothing but the group reads. `is_alone`: by number of the call.
@@ -51,11 +51,11 @@ CallPairs read_by_pairs(const Recording& a, const Recording& b, const Alignment&
     const auto of_a = a.inputs(a.calls[reader]), of_b = b.inputs(b.calls[partner]);
     if (of_a.size() != of_b.size()) continue;
     for (size_t i = 0; i < of_a.size(); ++i) {
-      const RecordedValue &one = a.values[of_a[i].value], &other = b.values[of_b[i].value];
-      const bool are_made = one.origin == Origin::kCall && other.origin == Origin::kCall;
-      if (!are_made || a.list(one.shape) != b.list(other.shape)) continue;
-      if (pairs.alone_in_a(one.producer) && pairs.alone_in_b(other.producer)) {
-        makers.emplace(one.producer, other.producer);
+      const RecordedValue &value = a.values[of_a[i].value], &other = b.values[of_b[i].value];
+      const bool are_made = value.origin == Origin::kCall && other.origin == Origin::kCall;
+      if (!are_made || a.list(value.shape) != b.list(other.shape)) continue;
+      if (pairs.alone_in_a(value.producer) && pairs.alone_in_b(other.producer)) {
+        makers.emplace(value.producer, other.producer);
       }
     }
   }

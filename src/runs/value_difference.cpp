@@ -13,7 +13,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // norm.
 double norm_from_projections(const RecordedValue& value) {
   double squares = 0;
-  for (const double one : value.projections) squares += one * one;
+  for (const double projection : value.projections) squares += projection * projection;
   return std::sqrt(squares / kProjections);
 }
 
@@ -29,7 +29,9 @@ bool counts_differ(int64_t a, int64_t b) {
 
 // Also an infinity of the other sign.
 bool nonfinite_differs(const RecordedValue& a, const RecordedValue& b) {
-  const auto end_differs = [](double one, double two) { return std::isinf(one) != std::isinf(two); };
+  const auto end_differs = [](double extreme_a, double extreme_b) {
+    return std::isinf(extreme_a) != std::isinf(extreme_b);
+  };
   if (counts_differ(a.nan, b.nan) || counts_differ(a.inf, b.inf)) return true;
   return std::isnan(a.max) == std::isnan(b.max) && (end_differs(a.max, b.max) || end_differs(a.min, b.min));
 }
@@ -96,8 +98,8 @@ ValueDifference difference_of(const Recording& run_a, uint32_t number_a, const R
   }
   double squares = 0;
   for (size_t i = 0; i < kProjections; ++i) {
-    const double one = a.projections[i] - b.projections[i];
-    squares += one * one;
+    const double difference = a.projections[i] - b.projections[i];
+    squares += difference * difference;
   }
   const double estimate = std::sqrt(squares / kProjections);
   const bool has_numbers = std::isfinite(estimate) || (std::isfinite(a.norm) && std::isfinite(b.norm)) ||

@@ -29,8 +29,8 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey backend, const at:
 }
 
 int position(const std::vector<const void*>& keys, const void* key) {
-  const auto found = std::find(keys.begin(), keys.end(), key);
-  return found == keys.end() ? -1 : static_cast<int>(found - keys.begin());
+  const auto entry = std::find(keys.begin(), keys.end(), key);
+  return entry == keys.end() ? -1 : static_cast<int>(entry - keys.begin());
 }
 
 // A list of lists of tensors, as the outputs of all_gather.
@@ -173,8 +173,8 @@ bool Aliases::is_inference(const at::Tensor& cpu) const {
   const int storage = position(host_keys_, cpu.storage().unsafeGetStorageImpl());
   if (storage < 0) return c10::InferenceMode::is_enabled();
   const auto* shown = storages_[static_cast<size_t>(storage)].unsafeGetStorageImpl();
-  const auto original = std::find_if(originals_.begin(), originals_.end(), [&](const at::Tensor& one) {
-    return one.storage().unsafeGetStorageImpl() == shown;
+  const auto original = std::find_if(originals_.begin(), originals_.end(), [&](const at::Tensor& tensor) {
+    return tensor.storage().unsafeGetStorageImpl() == shown;
   });
   return original == originals_.end() ? c10::InferenceMode::is_enabled() : original->is_inference();
 }

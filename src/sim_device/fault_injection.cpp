@@ -30,8 +30,8 @@ const at::Tensor* first_filled(const std::vector<at::Tensor>& tensors) {
   return nullptr;
 }
 
-bool share_memory(const at::Tensor& one, const at::Tensor& other) {
-  return one.defined() && other.defined() && one.storage().is_alias_of(other.storage());
+bool share_memory(const at::Tensor& tensor, const at::Tensor& other) {
+  return tensor.defined() && other.defined() && tensor.storage().is_alias_of(other.storage());
 }
 
 // The first result that no argument shares memory with gets the same values in another layout: the dimensions in

@@ -97,17 +97,17 @@ std::chrono::nanoseconds nanoseconds(double microseconds) {
 }
 
 // A name that only an operator made of others has never reaches a device: an error at once, not after a night.
-void check_that_names_reach_the_device(const Matcher& matcher, const std::string& what, const std::string& ops) {
+void check_that_names_reach_the_device(const Matcher& matcher, const std::string& source, const std::string& ops) {
   const DeviceNames names = names_that_reach_the_device();
   if (std::any_of(names.reach.begin(), names.reach.end(), std::cref(matcher))) return;
   const auto composite = std::find_if(names.composite.begin(), names.composite.end(), std::cref(matcher));
   if (composite != names.composite.end()) {
     throw Error(
-        what + ": ops='" + ops + "' names only operators that never reach a device, as " + *composite +
+        source + ": ops='" + ops + "' names only operators that never reach a device, as " + *composite +
         ": torch makes them of others, in the way that docs/sim_device.md shows (linear: mm or addmm, conv2d: " +
         "convolution, softmax: _softmax); name those");
   }
-  log::warn(what + ": ops='" + ops + "' matches no operator that torch knows so far");
+  log::warn(source + ": ops='" + ops + "' matches no operator that torch knows so far");
 }
 
 struct Leaks {

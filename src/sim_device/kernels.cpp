@@ -156,9 +156,9 @@ class Signature {
       return;
     }
     const auto* impl = tensor.unsafeGetTensorImpl();
-    const auto found = std::find(seen_.begin(), seen_.end(), impl);
-    add('t', found - seen_.begin());
-    if (found != seen_.end()) return;
+    const auto entry = std::find(seen_.begin(), seen_.end(), impl);
+    add('t', entry - seen_.begin());
+    if (entry != seen_.end()) return;
     seen_.push_back(impl);
     words_.push_back((static_cast<int64_t>(tensor.scalar_type()) << 32) | (int64_t{tensor.is_cpu()} << 8) |
                      (tensor.is_conj() << 4) | (tensor.is_neg() << 3) | (tensor._is_zerotensor() << 2) |
@@ -221,8 +221,8 @@ class LearnedShapes {
  public:
   std::shared_ptr<const Shapes> find(const std::vector<int64_t>& signature) const {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(signature);
-    return found == known_.end() ? nullptr : found->second;
+    const auto entry = known_.find(signature);
+    return entry == known_.end() ? nullptr : entry->second;
   }
   void add(std::vector<int64_t> signature, Shapes shapes) {
     constexpr size_t kMost = 4096;  // of an operator; a program whose shapes never come again must not fill memory
@@ -378,10 +378,10 @@ class DeviceKernel final : public c10::OperatorKernel {
   }
 
   static void give(Aliases& aliases, const Stack& results, size_t arguments, Stack& stack) {
-    std::vector<c10::IValue> given;
-    for (const c10::IValue& value : results) given.push_back(aliases.to_device(value));
+    std::vector<c10::IValue> device_results;
+    for (const c10::IValue& value : results) device_results.push_back(aliases.to_device(value));
     torch::jit::drop(stack, arguments);
-    for (c10::IValue& value : given) stack.push_back(std::move(value));
+    for (c10::IValue& value : device_results) stack.push_back(std::move(value));
   }
 
   void launch(const c10::OperatorHandle& op, const Shapes& shapes, const Aliases& aliases, Stack arguments,

@@ -12,8 +12,8 @@
 namespace op_tools::sim_device::values {
 namespace {
 
-bool same_bits(const at::Tensor& one, const at::Tensor& other) {
-  const at::Tensor a = one.contiguous(), b = other.contiguous();
+bool same_bits(const at::Tensor& tensor, const at::Tensor& other) {
+  const at::Tensor a = tensor.contiguous(), b = other.contiguous();
   return a.nbytes() == b.nbytes() &&
          (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
@@ -75,10 +75,10 @@ bool element(const at::Tensor& result, double scale, uint64_t draw) {
   constexpr int64_t kTries = 64;
   for (int64_t attempt = 0; attempt < std::min(count, kTries); ++attempt) {
     const int64_t index = static_cast<int64_t>((draw + static_cast<uint64_t>(attempt)) % static_cast<uint64_t>(count));
-    at::Tensor one = wrong.slice(0, index, index + 1);
-    const at::Tensor was = one.clone();
-    make_wrong(one, scale);
-    if (is_real_or_complex_number(one) && same_bits(one, was)) one.add_(scale - 1);
+    at::Tensor tensor = wrong.slice(0, index, index + 1);
+    const at::Tensor was = tensor.clone();
+    make_wrong(tensor, scale);
+    if (is_real_or_complex_number(tensor) && same_bits(tensor, was)) tensor.add_(scale - 1);
     if (replace(result, wrong)) return true;
   }
   return false;
@@ -109,10 +109,10 @@ bool swap_rows(const at::Tensor& result, uint64_t draw) {
   const int64_t pairs = result.size(dim) - 1;
   for (int64_t i = 0; i < pairs; ++i) {
     const int64_t row = static_cast<int64_t>((draw + static_cast<uint64_t>(i)) % static_cast<uint64_t>(pairs));
-    const at::Tensor one = wrong.select(dim, row), other = wrong.select(dim, row + 1);
-    if (same_bits(one, other)) continue;
-    const at::Tensor before = one.clone();
-    one.copy_(other);
+    const at::Tensor tensor = wrong.select(dim, row), other = wrong.select(dim, row + 1);
+    if (same_bits(tensor, other)) continue;
+    const at::Tensor before = tensor.clone();
+    tensor.copy_(other);
     other.copy_(before);
     return replace(result, wrong);
   }

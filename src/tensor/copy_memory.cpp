@@ -129,11 +129,11 @@ class LargeCopies {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock) return nullptr;
     ++asked_;
-    const auto found = idle_.lower_bound(least);
-    if (found == idle_.end() || found->first > most) return nullptr;
-    Block* const block = found->second;
+    const auto entry = idle_.lower_bound(least);
+    if (entry == idle_.end() || entry->first > most) return nullptr;
+    Block* const block = entry->second;
     idle_bytes_ -= block->capacity;
-    idle_.erase(found);
+    idle_.erase(entry);
     return block;
   }
 
@@ -177,11 +177,11 @@ class SharedBlocks {
       block_ = nullptr;
       block_ = new Block(kBlockBytes);
       used_ = 0;
-      given_ = 0;
+      copies_ = 0;
     }
     void* const memory = static_cast<char*>(block_->memory.get()) + used_;
     used_ += rounded;
-    ++given_;
+    ++copies_;
     return {memory, block_, &leave, at::kCPU};
   }
   ~SharedBlocks() {
@@ -204,11 +204,11 @@ class SharedBlocks {
     if (block->users.fetch_sub(times, std::memory_order_acq_rel) == times) delete block;
   }
   static void leave(void* block) { leave(static_cast<Block*>(block), 1); }
-  void close() { leave(block_, kOpen - given_); }
+  void close() { leave(block_, kOpen - copies_); }
 
   Block* block_ = nullptr;
   size_t used_ = 0;
-  int64_t given_ = 0;  // copies in the block
+  int64_t copies_ = 0;  // copies in the block
 };
 
 // A large copy is read late or never, so it goes straight to memory: its lines are not fetched first, and data
@@ -282,11 +282,11 @@ at::Tensor private_copy(const at::Tensor& tensor) {
 
 at::Tensor private_empty_like(const at::Tensor& dense, c10::ScalarType dtype) {
   const size_t bytes = static_cast<size_t>(dense.numel()) * c10::elementSize(dtype);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), bytes, memory_for_copy(bytes), c10::GetCPUAllocator(), true),
       c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(dense.sizes(), dense.strides());
-  return made;
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(dense.sizes(), dense.strides());
+  return tensor;
 }
 
 void release_copy_memory() noexcept {

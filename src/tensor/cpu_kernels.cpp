@@ -23,8 +23,8 @@ const c10::KernelFunction* our_kernel(const c10::OperatorHandle& op) {
       {"aten::_thnn_fused_gru_cell", made_of(&rnn_cells::gru)},
       {"aten::_thnn_fused_gru_cell_backward", made_of(&rnn_cells::gru_backward)},
   };
-  const auto found = kernels->find(op.operator_name().name);
-  return found == kernels->end() || !op.operator_name().overload_name.empty() ? nullptr : &found->second;
+  const auto entry = kernels->find(op.operator_name().name);
+  return entry == kernels->end() || !op.operator_name().overload_name.empty() ? nullptr : &entry->second;
 }
 
 bool all_on_cpu(const torch::jit::Stack& stack) {

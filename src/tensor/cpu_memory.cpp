@@ -62,21 +62,21 @@ bool is_whole(const unsigned char* guard) {
 }
 
 // Adds to `overwrites` the bytes that were written outside of the block, and repairs them.
-void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* found) {
+void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* overwrites) {
   unsigned char* const base = base_of(const_cast<void*>(address));  // NOLINT: our own bytes around the block
   unsigned char* const behind = base + kGuardBytes + bytes;
   if (is_whole(base) && is_whole(behind)) return;
-  Overwrite one{address, bytes, 0, 0};
+  Overwrite overwrite{address, bytes, 0, 0};
   const auto count = [&](const unsigned char* guard, int64_t offset) {
     for (size_t i = 0; i < kGuardBytes; ++i) {
       if (guard[i] == kPattern) continue;
-      if (one.bytes++ == 0) one.offset = offset + static_cast<int64_t>(i);
+      if (overwrite.bytes++ == 0) overwrite.offset = offset + static_cast<int64_t>(i);
     }
   };
   count(base, -static_cast<int64_t>(kGuardBytes));
   count(behind, static_cast<int64_t>(bytes));
   draw_guard(base, bytes);
-  found->push_back(one);
+  overwrites->push_back(overwrite);
 }
 
 thread_local bool tl_in_kernel = false;  // of the program
@@ -91,24 +91,24 @@ void release_block(void* address);
 class WatchedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    Memory& all = memory();
-    if (!all.listens.load(std::memory_order_acquire) || bytes == 0 || is_ours()) return all.next->allocate(bytes);
-    const bool guarded = all.guards.load(std::memory_order_acquire) > 0;
-    c10::DataPtr given = all.next->allocate(guarded ? bytes + 2 * kGuardBytes : bytes);
+    Memory& state = memory();
+    if (!state.listens.load(std::memory_order_acquire) || bytes == 0 || is_ours()) return state.next->allocate(bytes);
+    const bool guarded = state.guards.load(std::memory_order_acquire) > 0;
+    c10::DataPtr memory = state.next->allocate(guarded ? bytes + 2 * kGuardBytes : bytes);
     // An allocator whose pointers are more than an address: its blocks are not followed.
-    if (given.get() == nullptr || given.get() != given.get_context()) return given;
-    const c10::DeleterFnPtr release = given.get_deleter();
-    const c10::Device device = given.device();
-    auto* address = static_cast<unsigned char*>(given.release_context());
+    if (memory.get() == nullptr || memory.get() != memory.get_context()) return memory;
+    const c10::DeleterFnPtr release = memory.get_deleter();
+    const c10::Device device = memory.device();
+    auto* address = static_cast<unsigned char*>(memory.release_context());
     if (guarded) {
       draw_guard(address, bytes);
       address += kGuardBytes;
     }
     std::shared_ptr<const Listeners> listeners;
     {
-      const std::lock_guard lock(all.mutex);
-      all.blocks[address] = {release, bytes, guarded};
-      listeners = all.listeners;
+      const std::lock_guard lock(state.mutex);
+      state.blocks[address] = {release, bytes, guarded};
+      listeners = state.listeners;
     }
     for (const auto& listener : *listeners) listener->allocated(address, bytes);
     return {address, address, &release_block, device};
@@ -119,23 +119,23 @@ class WatchedAllocator final : public c10::Allocator {
 
 void release_block(void* address) {
   if (address == nullptr) return;
-  Memory& all = memory();
+  Memory& state = memory();
   Block block{nullptr, 0, false};
   std::shared_ptr<const Listeners> listeners;
   std::vector<Overwrite> damage;
   {
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.blocks.find(address);
-    if (found != all.blocks.end()) {
-      block = found->second;
+    const std::lock_guard lock(state.mutex);
+    const auto entry = state.blocks.find(address);
+    if (entry != state.blocks.end()) {
+      block = entry->second;
       if (block.guarded) look_at_guard(address, block.bytes, &damage);
-      all.blocks.erase(found);
-      listeners = all.listeners;
+      state.blocks.erase(entry);
+      listeners = state.listeners;
     }
   }
-  if (!block.release) return all.next->raw_deallocate(address);  // allocated without a listener
+  if (!block.release) return state.next->raw_deallocate(address);  // allocated without a listener
   for (const auto& listener : *listeners) {
-    for (const Overwrite& one : damage) listener->overwritten(one);
+    for (const Overwrite& overwrite : damage) listener->overwritten(overwrite);
     listener->freed(address);
   }
   block.release(block.guarded ? base_of(address) : address);
@@ -143,13 +143,13 @@ void release_block(void* address) {
 
 // A child has the blocks, whose memory it may free, and none of the listeners, whose locks it cannot trust.
 void forget_listeners() {
-  Memory& all = memory();
-  all.listens.store(false);
+  Memory& state = memory();
+  state.listens.store(false);
   // Not destroyed: their contents belong to the parent's threads.
-  static_cast<void>(new std::shared_ptr<const Listeners>(std::move(all.listeners)));  // NOLINT
-  all.listeners = std::make_shared<Listeners>();
-  all.guards = 0;
-  all.mutex.unlock();
+  static_cast<void>(new std::shared_ptr<const Listeners>(std::move(state.listeners)));  // NOLINT
+  state.listeners = std::make_shared<Listeners>();
+  state.guards = 0;
+  state.mutex.unlock();
 }
 
 void watch_forks() {
@@ -166,41 +166,41 @@ WatchedAllocator& watched_allocator() {
 // With the mutex. An allocator that was put before ours later may hand on to ours: ours is never put before that
 // allocator.
 void put_in_place() {
-  Memory& all = memory();
-  c10::Allocator* const there = c10::GetCPUAllocator();
-  if (all.next == nullptr) {
+  Memory& state = memory();
+  c10::Allocator* const current = c10::GetCPUAllocator();
+  if (state.next == nullptr) {
     watch_forks();
-    all.next = there;
+    state.next = current;
   }
-  if (there == all.next) c10::SetCPUAllocator(&watched_allocator());
+  if (current == state.next) c10::SetCPUAllocator(&watched_allocator());
 }
 
 }  // namespace
 
 CpuMemoryWatch::CpuMemoryWatch(std::shared_ptr<CpuMemoryListener> listener, bool guard)
     : listener_(std::move(listener)), guard_(guard) {
-  Memory& all = memory();
-  const std::lock_guard lock(all.mutex);
+  Memory& state = memory();
+  const std::lock_guard lock(state.mutex);
   put_in_place();
-  auto more = std::make_shared<Listeners>(*all.listeners);
+  auto more = std::make_shared<Listeners>(*state.listeners);
   more->push_back(listener_);
-  all.listeners = std::move(more);
-  all.guards += guard_ ? 1 : 0;
-  all.listens.store(true, std::memory_order_release);
+  state.listeners = std::move(more);
+  state.guards += guard_ ? 1 : 0;
+  state.listens.store(true, std::memory_order_release);
 }
 
 CpuMemoryWatch::~CpuMemoryWatch() {
-  Memory& all = memory();
-  const std::lock_guard lock(all.mutex);
-  auto fewer = std::make_shared<Listeners>(*all.listeners);
+  Memory& state = memory();
+  const std::lock_guard lock(state.mutex);
+  auto fewer = std::make_shared<Listeners>(*state.listeners);
   const auto place = std::find(fewer->begin(), fewer->end(), listener_);
   if (place == fewer->end()) return;  // a forked child
   fewer->erase(place);
-  all.listeners = std::move(fewer);
-  all.guards -= guard_ ? 1 : 0;
-  if (!all.listeners->empty()) return;
-  all.listens.store(false, std::memory_order_release);
-  if (c10::GetCPUAllocator() == &watched_allocator()) c10::SetCPUAllocator(all.next);
+  state.listeners = std::move(fewer);
+  state.guards -= guard_ ? 1 : 0;
+  if (!state.listeners->empty()) return;
+  state.listens.store(false, std::memory_order_release);
+  if (c10::GetCPUAllocator() == &watched_allocator()) c10::SetCPUAllocator(state.next);
 }
 
 bool CpuMemoryWatch::sees() const {
@@ -220,13 +220,13 @@ bool cpu_memory_is_guarded() {
 }
 
 std::vector<Overwrite> overwrites() {
-  Memory& all = memory();
-  const std::lock_guard lock(all.mutex);
-  std::vector<Overwrite> found;
-  for (const auto& [address, block] : all.blocks) {
-    if (block.guarded) look_at_guard(address, block.bytes, &found);
+  Memory& state = memory();
+  const std::lock_guard lock(state.mutex);
+  std::vector<Overwrite> overwrites;
+  for (const auto& [address, block] : state.blocks) {
+    if (block.guarded) look_at_guard(address, block.bytes, &overwrites);
   }
-  return found;
+  return overwrites;
 }
 
 }  // namespace op_tools

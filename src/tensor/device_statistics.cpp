@@ -106,12 +106,12 @@ class DeviceTables {
     if (!known.defined() || known.size(0) < rows) {
       int64_t size = 1;
       while (size < rows) size *= 2;
-      const at::Tensor made = at::_ops::empty_memory_format::call(
+      const at::Tensor on_host = at::_ops::empty_memory_format::call(
           c10::SymIntArrayRef({c10::SymInt(size), c10::SymInt(columns)}), c10::CppTypeToScalarType<T>::value,
           std::nullopt, c10::Device(at::kCPU), std::nullopt, std::nullopt);
-      auto* const items = made.mutable_data_ptr<T>();
+      auto* const items = on_host.mutable_data_ptr<T>();
       for (int64_t i = 0; i < size * columns; ++i) items[i] = item(i);
-      known = made.to(device);
+      known = on_host.to(device);
     }
     return known.size(0) == rows ? known : known.narrow(0, 0, rows);
   }
@@ -161,15 +161,15 @@ struct FilledUp {
 // The same sum as element_hash::sum_of(), by the device's operators.
 at::Tensor hash_on_device(const at::Tensor& words) {
   const c10::Device device = words.device();
-  const auto times = [](const at::Tensor& one, uint64_t factor) {
-    return at::_ops::mul_Scalar::call(one, static_cast<int64_t>(factor));
+  const auto times = [](const at::Tensor& word, uint64_t factor) {
+    return at::_ops::mul_Scalar::call(word, static_cast<int64_t>(factor));
   };
-  const auto shifted = [](const at::Tensor& one, int64_t by) {
-    return at::_ops::bitwise_right_shift_Tensor_Scalar::call(one, by);
+  const auto shifted = [](const at::Tensor& word, int64_t by) {
+    return at::_ops::bitwise_right_shift_Tensor_Scalar::call(word, by);
   };
-  const auto low = [](const at::Tensor& one) { return at::_ops::bitwise_and_Scalar::call(one, 0xFFFFFFFF); };
-  const auto folded = [&](const at::Tensor& one, int64_t by) {
-    return at::_ops::bitwise_xor_Tensor::call(one, shifted(one, by));
+  const auto low = [](const at::Tensor& word) { return at::_ops::bitwise_and_Scalar::call(word, 0xFFFFFFFF); };
+  const auto folded = [&](const at::Tensor& word, int64_t by) {
+    return at::_ops::bitwise_xor_Tensor::call(word, shifted(word, by));
   };
   const at::Tensor keyed = at::_ops::bitwise_xor_Tensor::call(words, DeviceTables::get().keys(device));
   const at::Tensor products = at::_ops::mul_Tensor::call(low(keyed), low(shifted(keyed, 32)));
@@ -225,8 +225,8 @@ at::Tensor resolved(const at::Tensor& tensor) {
 }
 
 // In as few operators as torch's can do it: each is a kernel to launch.
-at::Tensor words_of(const at::Tensor& given) {
-  const at::Tensor tensor = resolved(given);
+at::Tensor words_of(const at::Tensor& any_tensor) {
+  const at::Tensor tensor = resolved(any_tensor);
   const FilledUp all(tensor);
   const at::Tensor parts = all.numbers.narrow(0, 0, all.count);
   const at::Tensor numbers = tensor.is_complex() ? at::_ops::view_as_complex::call(parts.view({-1, 2})) : parts;

@@ -64,18 +64,18 @@ OP_TOOLS_WIDE uint64_t mix(const uint64_t* sums, int64_t first, int64_t n) {
   typedef int64_t Signed __attribute__((vector_size(kColumns * kWordBytes)));
   typedef uint64_t Unsigned __attribute__((vector_size(kColumns * kWordBytes)));
   const Unsigned columns{0, 1, 2, 3, 4, 5, 6, 7};
-  Unsigned all{}, placed = (columns + static_cast<uint64_t>(first * kColumns + 1)) * kMixPlace;
+  Unsigned mixed{}, placed = (columns + static_cast<uint64_t>(first * kColumns + 1)) * kMixPlace;
   for (int64_t i = 0; i < n; ++i) {
     Unsigned bits;
     std::memcpy(&bits, sums + i * kColumns, sizeof bits);
     bits = bits * kMixWord + placed;
     bits ^= reinterpret_cast<Unsigned>(reinterpret_cast<Signed>(bits) >> 32);
     bits *= kMixWord;
-    all += bits ^ reinterpret_cast<Unsigned>(reinterpret_cast<Signed>(bits) >> 29);
+    mixed += bits ^ reinterpret_cast<Unsigned>(reinterpret_cast<Signed>(bits) >> 29);
     placed += kColumns * kMixPlace;
   }
   uint64_t sum = 0;
-  for (int64_t column = 0; column < kColumns; ++column) sum += all[column];
+  for (int64_t column = 0; column < kColumns; ++column) sum += mixed[column];
   return sum;
 }
 
@@ -84,7 +84,7 @@ OP_TOOLS_WIDE uint64_t mix(const uint64_t* sums, int64_t first, int64_t n) {
 uint64_t sum_of(const void* data, int64_t first, int64_t bytes) {
   const char* from = static_cast<const char*>(data);
   alignas(64) uint64_t sums[kMostChunks * kColumns];
-  uint64_t all = 0;
+  uint64_t sum = 0;
   for (int64_t chunk = first / kChunkBytes; bytes > 0;) {
     const int64_t whole = std::min(bytes / kChunkBytes, kMostChunks), chunks = std::max<int64_t>(whole, 1);
     if (whole > 0) {
@@ -94,12 +94,12 @@ uint64_t sum_of(const void* data, int64_t first, int64_t bytes) {
       std::memcpy(last, from, static_cast<size_t>(bytes));
       add_columns(last, 1, sums);
     }
-    all += mix(sums, chunk, chunks);
+    sum += mix(sums, chunk, chunks);
     chunk += chunks;
     from += chunks * kChunkBytes;
     bytes -= chunks * kChunkBytes;
   }
-  return all;
+  return sum;
 }
 
 }  // namespace op_tools::element_hash

@@ -175,18 +175,18 @@ struct LaneOrder {
   }
 
   void add_to(ElementSums* sums) const {
-    LaneOrder all = *this;
+    LaneOrder merged = *this;
     for (int64_t set = 1; set < kSets; ++set) {
-      all.min[0] = all.min[set] < all.min[0] ? all.min[set] : all.min[0];
-      all.max[0] = all.max[set] > all.max[0] ? all.max[set] : all.max[0];
-      all.zero[0] += all.zero[set];
+      merged.min[0] = merged.min[set] < merged.min[0] ? merged.min[set] : merged.min[0];
+      merged.max[0] = merged.max[set] > merged.max[0] ? merged.max[set] : merged.max[0];
+      merged.zero[0] += merged.zero[set];
     }
     T least = kMost, most = -kMost;
     Integer zeros = 0;
     for (int64_t lane = 0; lane < kWide; ++lane) {
-      least = std::min(least, all.min[0][lane]);
-      most = std::max(most, all.max[0][lane]);
-      zeros += all.zero[0][lane];
+      least = std::min(least, merged.min[0][lane]);
+      most = std::max(most, merged.max[0][lane]);
+      zeros += merged.zero[0][lane];
     }
     sums->min = least;
     sums->max = most;
@@ -288,24 +288,24 @@ class Parts {
 
   template <class Number, class Order>
   ElementSums real_sums(int64_t first, int64_t last) const {
-    ElementSums all;
+    ElementSums sums;
     LaneSums lanes;
     Order order;
     each_part<Number>(first, last, kPart, [&](const Number* numbers, const void* data, int64_t at, int64_t n) {
       add_blocks(numbers, at / kBlock, n, &lanes);
       add_order(numbers, n, &order);
-      if (is_wide()) add_exact(static_cast<const int64_t*>(data), n, turn(), &all);
-      all.hash += element_hash::sum_of(data, at * element_, n * element_);
+      if (is_wide()) add_exact(static_cast<const int64_t*>(data), n, turn(), &sums);
+      sums.hash += element_hash::sum_of(data, at * element_, n * element_);
     });
-    add_lanes(lanes, &all);
-    order.add_to(&all);
-    if (!std::isfinite(all.squares)) {
+    add_lanes(lanes, &sums);
+    order.add_to(&sums);
+    if (!std::isfinite(sums.squares)) {
       each_part<Number>(first, last, kPart, [&](const Number* numbers, const void*, int64_t, int64_t n) {
-        count_special(numbers, n, &all);
+        count_special(numbers, n, &sums);
       });
     }
-    if (has_large(all)) all.projections = plain_projections<Number>(first, last, 1);
-    return all;
+    if (has_large(sums)) sums.projections = plain_projections<Number>(first, last, 1);
+    return sums;
   }
 
   // There may be numbers that projections leave out.
@@ -328,18 +328,18 @@ class Parts {
   }
 
   ElementSums complex_sums(int64_t first, int64_t last) const {
-    ElementSums all;
+    ElementSums sums;
     LaneSums lanes;
     each_part<double>(first, last, kPart / 2, [&](const double* numbers, const void* data, int64_t at, int64_t n) {
       add_blocks(numbers, 2 * at / kBlock, 2 * n, &lanes);
-      add_complex(numbers, n, &all);
-      all.hash += element_hash::sum_of(data, at * element_, n * element_);
+      add_complex(numbers, n, &sums);
+      sums.hash += element_hash::sum_of(data, at * element_, n * element_);
     });
-    const double sizes = all.sum;
-    add_lanes(lanes, &all);
-    all.sum = sizes;  // not of the parts
-    if (has_large(all)) all.projections = plain_projections<double>(first, last, 2);
-    return all;
+    const double sizes = sums.sum;
+    add_lanes(lanes, &sums);
+    sums.sum = sizes;  // not of the parts
+    if (has_large(sums)) sums.projections = plain_projections<double>(first, last, 2);
+    return sums;
   }
 
   // visit(numbers, the elements as they are, number of the first, how many)
@@ -379,14 +379,14 @@ ElementSums element_sums(const at::Tensor& tensor) {
   const int64_t numel = tensor.numel(), tasks = (numel + kPerTask - 1) / kPerTask;
   const Parts parts(tensor);
   if (tasks <= 1) return parts.sums(0, numel);
-  std::vector<ElementSums> found(static_cast<size_t>(tasks));
+  std::vector<ElementSums> partial(static_cast<size_t>(tasks));
   parallel_for(tasks, kPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      found[static_cast<size_t>(task)] = parts.sums(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
+      partial[static_cast<size_t>(task)] = parts.sums(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
     }
   });
   ElementSums all;
-  for (const ElementSums& one : found) merge(one, &all);
+  for (const ElementSums& sums : partial) merge(sums, &all);
   return all;
 }
 

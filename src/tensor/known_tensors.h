@@ -30,9 +30,9 @@ class KnownTensors {
  public:
   T find(const at::Tensor& tensor) const { return find(tensor, place_of(tensor)); }  // T(): not known
   T find(const at::Tensor& tensor, size_t place) const {
-    const auto found = known_.find(key_of(tensor, place));
-    if (found == known_.end()) return {};
-    const Known& known = found->second;
+    const auto entry = known_.find(key_of(tensor, place));
+    if (entry == known_.end()) return {};
+    const Known& known = entry->second;
     const bool is_same = !known.is_dead() && known.place == place && known.counts_for(tensor) &&
                          known.version == version_of(tensor) && !was_written_after(tensor, known.time);
     return is_same ? known.value : T();
@@ -79,24 +79,24 @@ class KnownTensors {
 
   bool was_written_after(const at::Tensor& tensor, uint64_t time) const {
     if (writes_.empty() || !tensor.has_storage()) return false;
-    const auto found = writes_.find(tensor.storage().unsafeGetStorageImpl());
-    return found != writes_.end() && found->second > time;
+    const auto entry = writes_.find(tensor.storage().unsafeGetStorageImpl());
+    return entry != writes_.end() && entry->second > time;
   }
 
   void sweep() {
-    for (auto one = known_.begin(); one != known_.end();) {
-      if (one->second.is_dead()) {
-        one = known_.erase(one);
+    for (auto entry = known_.begin(); entry != known_.end();) {
+      if (entry->second.is_dead()) {
+        entry = known_.erase(entry);
       } else {
-        ++one;
+        ++entry;
       }
     }
     sweeps_.done(known_.size());
     std::unordered_map<const c10::StorageImpl*, uint64_t> writes;
     for (const auto& [key, known] : known_) {
       if (!known.storage) continue;
-      const auto found = writes_.find(known.storage->_unsafe_get_target());
-      if (found != writes_.end()) writes.insert(*found);
+      const auto entry = writes_.find(known.storage->_unsafe_get_target());
+      if (entry != writes_.end()) writes.insert(*entry);
     }
     writes_ = std::move(writes);
   }

@@ -27,18 +27,18 @@ class Notes {
     static Notes* const notes = new Notes;  // never destroyed: threads may end after it
     return *notes;
   }
-  void made(const void* block) {
+  void add(const void* block) {
     const std::lock_guard lock(mutex_);
     notes_[block] = ++last_;
   }
-  void gone(const void* block) {
+  void remove(const void* block) {
     const std::lock_guard lock(mutex_);
     notes_.erase(block);
   }
   uint64_t of(const void* block) const {  // 0: none
     const std::lock_guard lock(mutex_);
-    const auto found = notes_.find(block);
-    return found == notes_.end() ? 0 : found->second;
+    const auto entry = notes_.find(block);
+    return entry == notes_.end() ? 0 : entry->second;
   }
 
  private:
@@ -56,7 +56,7 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
       : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), listen(std::move(listen)), outer(outer) {}
 
   void reportMemoryUsage(void* address, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
-    if (device.is_cpu()) bytes > 0 ? Notes::get().made(address) : Notes::get().gone(address);
+    if (device.is_cpu()) bytes > 0 ? Notes::get().add(address) : Notes::get().remove(address);
     now += bytes;
     if (bytes > 0) allocated += bytes;
     peak = std::max(peak, now);
@@ -74,9 +74,9 @@ class MemoryWatch::Listener final : public ProfilerStateBase {
 };
 
 MemoryWatch::MemoryWatch(Listen listen) {
-  auto* const there = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
-  auto* const outer = dynamic_cast<Listener*>(there);
-  if (there && !outer) return;
+  auto* const state = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
+  auto* const outer = dynamic_cast<Listener*>(state);
+  if (state && !outer) return;
   listener_ = std::make_shared<Listener>(std::move(listen), outer);
   guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, listener_);
 }
@@ -96,30 +96,31 @@ int64_t MemoryWatch::peak() const {
   return listener_ ? listener_->peak : 0;
 }
 
-void AliveMemory::add(const c10::Storage& made, uint32_t owner) {
+void AliveMemory::add(const c10::Storage& storage, uint32_t owner) {
   std::lock_guard<std::mutex> lock(mutex_);
   // An address in the map is not reused: the weak reference reserves it.
-  const void* const block = made.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
-  made_.try_emplace(made.unsafeGetStorageImpl(), Made{made.getWeakStorageImpl(), owner, block, Notes::get().of(block)});
-  if (sweeps_.due(made_.size(), made.nbytes())) sweep();
+  const void* const block = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  storages_.try_emplace(storage.unsafeGetStorageImpl(),
+                        OwnedStorage{storage.getWeakStorageImpl(), owner, block, Notes::get().of(block)});
+  if (sweeps_.due(storages_.size(), storage.nbytes())) sweep();
 }
 
 void AliveMemory::sweep() {
-  std::vector<Made> gone;
-  for (auto one = made_.begin(); one != made_.end();) {
-    if (!one->second.storage.expired()) {
-      ++one;
+  std::vector<OwnedStorage> gone;
+  for (auto entry = storages_.begin(); entry != storages_.end();) {
+    if (!entry->second.storage.expired()) {
+      ++entry;
       continue;
     }
-    if (one->second.note != 0) gone.push_back(std::move(one->second));
-    one = made_.erase(one);
+    if (entry->second.note != 0) gone.push_back(std::move(entry->second));
+    entry = storages_.erase(entry);
   }
-  sweeps_.done(made_.size());
+  sweeps_.done(storages_.size());
   const auto* const asked = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
   if (!dynamic_cast<const MemoryWatch::Listener*>(asked)) return;  // torch.profiler would show it
-  for (const Made& made : gone) {
-    if (Notes::get().of(made.block) == made.note) {
-      c10::profiledCPUMemoryReporter().Delete(const_cast<void*>(made.block));
+  for (const OwnedStorage& freed : gone) {
+    if (Notes::get().of(freed.block) == freed.note) {
+      c10::profiledCPUMemoryReporter().Delete(const_cast<void*>(freed.block));
     }
   }
 }
@@ -128,11 +129,11 @@ std::vector<AliveMemory::Alive> AliveMemory::alive() const {
   std::map<uint32_t, Alive> by_owner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [address, made] : made_) {
-      const auto storage = made.storage.lock();
+    for (const auto& [address, entry] : storages_) {
+      const auto storage = entry.storage.lock();
       if (!storage) continue;
-      Alive& alive = by_owner[made.owner];
-      alive.owner = made.owner;
+      Alive& alive = by_owner[entry.owner];
+      alive.owner = entry.owner;
       ++alive.count;
       alive.bytes += static_cast<int64_t>(storage->nbytes());
     }

@@ -56,7 +56,7 @@ class OP_TOOLS_API MemoryWatch {
 class OP_TOOLS_API AliveMemory {
  public:
   // `owner`: a number of the call's operator or place, given back below.
-  void add(const c10::Storage& made, uint32_t owner);
+  void add(const c10::Storage& storage, uint32_t owner);
   struct Alive {
     uint32_t owner = 0;
     int64_t count = 0, bytes = 0;
@@ -64,7 +64,7 @@ class OP_TOOLS_API AliveMemory {
   std::vector<Alive> alive() const;  // by owner, most bytes first
 
  private:
-  struct Made {
+  struct OwnedStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     uint32_t owner;
     const void* block;
@@ -73,7 +73,7 @@ class OP_TOOLS_API AliveMemory {
   void sweep();  // with the mutex
 
   mutable std::mutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Made> made_;
+  std::unordered_map<const c10::StorageImpl*, OwnedStorage> storages_;
   Sweeps sweeps_;
 };
 

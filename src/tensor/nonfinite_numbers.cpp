@@ -17,11 +17,11 @@ constexpr int64_t kBlock = 65536;  // elements that are looked at before asking 
 // bit, in any of the words. Read in four places at once: the caches' prefetch ends with a page, and four pages
 // are on their way together.
 template <class Word>
-inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word one) {
+inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n, Word exponent, Word lowest) {
   Word a = 0, b = 0, c = 0, d = 0;
   const int64_t part = n / 4;
   const Word *second = words + part, *third = second + part, *fourth = third + part;
-  const auto sum = [&](Word word) { return static_cast<Word>((word & exponent) + one); };
+  const auto sum = [&](Word word) { return static_cast<Word>((word & exponent) + lowest); };
   for (int64_t i = 0; i < part; ++i) {
     a |= sum(words[i]);
     b |= sum(second[i]);
@@ -31,29 +31,29 @@ inline __attribute__((always_inline)) Word reached(const Word* words, int64_t n,
   for (int64_t i = 4 * part; i < n; ++i) a |= sum(words[i]);
   return a | b | c | d;
 }
-OP_TOOLS_WIDE uint16_t reached_signs(const uint16_t* words, int64_t n, uint16_t exponent, uint16_t one) {
-  return reached(words, n, exponent, one);
+OP_TOOLS_WIDE uint16_t reached_signs(const uint16_t* words, int64_t n, uint16_t exponent, uint16_t lowest) {
+  return reached(words, n, exponent, lowest);
 }
-OP_TOOLS_WIDE uint32_t reached_signs(const uint32_t* words, int64_t n, uint32_t exponent, uint32_t one) {
-  return reached(words, n, exponent, one);
+OP_TOOLS_WIDE uint32_t reached_signs(const uint32_t* words, int64_t n, uint32_t exponent, uint32_t lowest) {
+  return reached(words, n, exponent, lowest);
 }
-OP_TOOLS_WIDE uint64_t reached_signs(const uint64_t* words, int64_t n, uint64_t exponent, uint64_t one) {
-  return reached(words, n, exponent, one);
+OP_TOOLS_WIDE uint64_t reached_signs(const uint64_t* words, int64_t n, uint64_t exponent, uint64_t lowest) {
+  return reached(words, n, exponent, lowest);
 }
 
 template <class Word>
 bool any_special(const void* data, int64_t numel, Word exponent) {
   const auto* words = static_cast<const Word*>(data);
-  const auto one = static_cast<Word>(exponent & (~exponent + 1));  // its lowest bit
-  std::atomic<bool> found{false};
+  const auto lowest = static_cast<Word>(exponent & (~exponent + 1));  // its lowest bit
+  std::atomic<bool> nonfinite{false};
   parallel_for((numel + kBlock - 1) / kBlock, kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end && !found.load(std::memory_order_relaxed); ++block) {
+    for (int64_t block = begin; block < end && !nonfinite.load(std::memory_order_relaxed); ++block) {
       const int64_t at = block * kBlock;
-      const Word signs = reached_signs(words + at, std::min(kBlock, numel - at), exponent, one);
-      if (signs >> (8 * sizeof(Word) - 1)) found.store(true, std::memory_order_relaxed);
+      const Word signs = reached_signs(words + at, std::min(kBlock, numel - at), exponent, lowest);
+      if (signs >> (8 * sizeof(Word) - 1)) nonfinite.store(true, std::memory_order_relaxed);
     }
   });
-  return found.load();
+  return nonfinite.load();
 }
 
 }  // namespace

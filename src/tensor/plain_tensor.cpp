@@ -125,9 +125,9 @@ ByteRange bytes_shown(const at::Tensor& tensor) {
   return {first * bytes, (last + 1) * bytes};
 }
 
-bool share_bytes(const at::Tensor& one, const at::Tensor& other) {
-  if (!one.has_storage() || !other.has_storage() || !one.storage().is_alias_of(other.storage())) return false;
-  const ByteRange a = bytes_shown(one), b = bytes_shown(other);
+bool share_bytes(const at::Tensor& tensor, const at::Tensor& other) {
+  if (!tensor.has_storage() || !other.has_storage() || !tensor.storage().is_alias_of(other.storage())) return false;
+  const ByteRange a = bytes_shown(tensor), b = bytes_shown(other);
   return a.begin < b.end && b.begin < a.end;
 }
 

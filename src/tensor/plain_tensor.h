@@ -37,7 +37,7 @@ struct ByteRange {
 };
 OP_TOOLS_API ByteRange bytes_shown(const at::Tensor& tensor);
 // Do these bytes of the two have some in common? False without storages.
-OP_TOOLS_API bool share_bytes(const at::Tensor& one, const at::Tensor& other);
+OP_TOOLS_API bool share_bytes(const at::Tensor& tensor, const at::Tensor& other);
 // False: the storage was freed or made smaller under the tensor.
 OP_TOOLS_API bool is_in_storage(const at::Tensor& tensor);
 // Of its whole storage; 0 where that is symbolic (a tensor of a compiler's trace), or where there is none.

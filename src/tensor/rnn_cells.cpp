@@ -10,12 +10,12 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
-bool given(const MaybeTensor& tensor) {
+bool is_given(const MaybeTensor& tensor) {
   return tensor && tensor->defined();
 }
 
 Tensor plus(const Tensor& gates, const MaybeTensor& bias) {
-  return given(bias) ? gates + *bias : gates;
+  return is_given(bias) ? gates + *bias : gates;
 }
 
 }  // namespace
@@ -31,13 +31,13 @@ std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input_gates, const Tensor&
 std::tuple<Tensor, Tensor, Tensor> lstm_backward(const MaybeTensor& grad_hidden, const MaybeTensor& grad_cell,
                                                  const Tensor& cell, const Tensor& new_cell, const Tensor& workspace,
                                                  bool has_bias) {
-  if (!given(grad_hidden) && !given(grad_cell)) return {};
+  if (!is_given(grad_hidden) && !is_given(grad_cell)) return {};
   const auto gates = workspace.chunk(4, 1);
   const Tensor &in = gates[0], &forget = gates[1], &update = gates[2], &out = gates[3];
-  const Tensor hidden = given(grad_hidden) ? *grad_hidden : at::zeros_like(new_cell);
+  const Tensor hidden = is_given(grad_hidden) ? *grad_hidden : at::zeros_like(new_cell);
   const Tensor squashed = new_cell.tanh();
   Tensor into_cell = hidden * out * (1 - squashed * squashed);
-  if (given(grad_cell)) into_cell = into_cell + *grad_cell;
+  if (is_given(grad_cell)) into_cell = into_cell + *grad_cell;
   const Tensor grad_gates = at::cat({into_cell * update * in * (1 - in), into_cell * cell * forget * (1 - forget),
                                      into_cell * in * (1 - update * update), hidden * squashed * out * (1 - out)},
                                     1);

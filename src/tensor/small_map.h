@@ -29,8 +29,8 @@ class SmallMap {
 
   T* find(const Key& key) {
     if (entries_.size() >= kIndexFrom) {
-      const auto found = index_.find(key);
-      return found == index_.end() ? nullptr : &entries_[found->second].second;
+      const auto entry = index_.find(key);
+      return entry == index_.end() ? nullptr : &entries_[entry->second].second;
     }
     for (auto& [known, value] : entries_) {
       if (known == key) return &value;

@@ -171,8 +171,8 @@ bool is_repeated_beyond_use(const at::Tensor& tensor) {
 }  // namespace
 
 bool may_have_statistics(const at::Tensor& tensor) {
-  std::string what;
-  return tensor.defined() && why_not_copied(tensor, &what).empty() && tensor.layout() == at::kStrided &&
+  std::string type;
+  return tensor.defined() && why_not_copied(tensor, &type).empty() && tensor.layout() == at::kStrided &&
          !tensor._is_zerotensor() && is_number(tensor.scalar_type()) && !is_repeated_beyond_use(tensor);
 }
 

@@ -10,9 +10,9 @@
 namespace op_tools {
 namespace {
 
-bool is_close(double one, double other, double scale) {
+bool is_close(double number, double other, double scale) {
   constexpr double kShare = 1e-9;  // both are sums in float64
-  return one == other || (std::isnan(one) && std::isnan(other)) || std::fabs(one - other) <= kShare * scale;
+  return number == other || (std::isnan(number) && std::isnan(other)) || std::fabs(number - other) <= kShare * scale;
 }
 
 StatisticsPart difference(const Statistics& device, const Statistics& host) {

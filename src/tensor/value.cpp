@@ -38,11 +38,11 @@ constexpr std::array<NameTable<at::QScheme>, 5> kQSchemes{
 
 template <class T, size_t N>
 std::string name_in(const std::array<NameTable<T>, N>& table, T value) {
-  const auto found =
+  const auto match =
       std::find_if(table.begin(), table.end(), [value](const auto& entry) { return entry.first == value; });
   // A value that a newer torch has and this build does not know still needs a name for messages.
   std::string name(kPrefix);
-  name += found == table.end() ? "unknown" : found->second;
+  name += match == table.end() ? "unknown" : match->second;
   return name;
 }
 
@@ -52,9 +52,9 @@ std::string_view without_prefix(std::string_view name) {
 
 template <class T, size_t N>
 std::optional<T> value_in(const std::array<NameTable<T>, N>& table, std::string_view name) {
-  const auto found = std::find_if(table.begin(), table.end(),
+  const auto match = std::find_if(table.begin(), table.end(),
                                   [name = without_prefix(name)](const auto& entry) { return entry.second == name; });
-  return found == table.end() ? std::nullopt : std::optional<T>(found->first);
+  return match == table.end() ? std::nullopt : std::optional<T>(match->first);
 }
 
 // The children that for_each_tensor and map_tensors follow: sequences, and slices, whose parts may
@@ -345,12 +345,12 @@ const Unsupported* first_unsupported(const Value& value) {
   if (const auto* unsupported = value.get_if<Unsupported>()) return unsupported;
   if (const auto* items = shared_items(value)) {
     for (const auto& item : **items) {
-      if (const Unsupported* found = first_unsupported(item)) return found;
+      if (const Unsupported* unsupported = first_unsupported(item)) return unsupported;
     }
   } else if (const auto* dict = value.get_if<Dict>()) {
     for (const auto& [key, item] : *dict->items) {
-      if (const Unsupported* found = first_unsupported(key)) return found;
-      if (const Unsupported* found = first_unsupported(item)) return found;
+      if (const Unsupported* unsupported = first_unsupported(key)) return unsupported;
+      if (const Unsupported* unsupported = first_unsupported(item)) return unsupported;
     }
   }
   return nullptr;
@@ -375,8 +375,8 @@ std::string torch_name(at::QScheme scheme) {
 
 std::optional<at::ScalarType> dtype_from_name(std::string_view name) {
   const auto& dtypes = c10::getStringToDtypeMap();
-  const auto found = dtypes.find(std::string(without_prefix(name)));
-  return found == dtypes.end() ? std::nullopt : std::optional(found->second);
+  const auto entry = dtypes.find(std::string(without_prefix(name)));
+  return entry == dtypes.end() ? std::nullopt : std::optional(entry->second);
 }
 std::optional<at::Layout> layout_from_name(std::string_view name) {
   return value_in(kLayouts, name);

@@ -36,24 +36,24 @@ void BackwardTimes::node_ended(int task) {
     std::lock_guard<std::mutex> lock(mutex_);
     pass = pass_locked(task);
   }
-  Measured one(node->timer, id_, entry_, run_->step.load(std::memory_order_relaxed));
+  Measured measured(node->timer, id_, entry_, run_->step.load(std::memory_order_relaxed));
   if (node->memory) {
-    one.bytes.allocated = node->memory->allocated();
-    one.bytes.peak = node->memory->peak();
+    measured.bytes.allocated = node->memory->allocated();
+    measured.bytes.peak = node->memory->peak();
   }
-  one.pass = std::move(pass);
-  run_->measured.add(std::move(one));
+  measured.pass = std::move(pass);
+  run_->measured.add(std::move(measured));
 }
 
 void BackwardTimes::pass_ended(int task) {
   Measured end;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found =
+    const auto entry =
         std::find_if(passes_.begin(), passes_.end(), [&](const auto& pass) { return pass->task == task; });
-    if (found == passes_.end()) return;
-    end.pass = *found;
-    passes_.erase(found);
+    if (entry == passes_.end()) return;
+    end.pass = *entry;
+    passes_.erase(entry);
   }
   if (run_->prints_lines()) end.line = std::unique_ptr<Measured::Line>(new Measured::Line{op_, ""});
   end.ends_pass = true;

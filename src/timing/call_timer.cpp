@@ -37,10 +37,10 @@ CallTimer::~CallTimer() {
 
 void CallTimer::start(const CallDevices& devices) {
   devices_ = devices;
-  for (TimedThread::Open& one : thread_.open_) {
-    if (one.owner != owner_) continue;
+  for (TimedThread::Open& interval : thread_.open_) {
+    if (interval.owner != owner_) continue;
     ++depth_;
-    one.has_inside = true;
+    interval.has_inside = true;
   }
   number_ = ++thread_.last_number_;
   thread_.open_.push_back({number_, owner_, false});

@@ -36,13 +36,13 @@ Measured::Measured(CallTimer& timer, uint64_t id, uint32_t entry, int64_t step)
   }
 }
 
-void MeasuredCalls::add(Measured&& one) {
-  if (mode_ != TimeMode::kEvent) return settle(one);
+void MeasuredCalls::add(Measured&& measured) {
+  if (mode_ != TimeMode::kEvent) return settle(measured);
   // Nothing has to be read, and nothing before it waits: so it is on the CPU.
-  if (!one.last && waiting_.load(std::memory_order_acquire) == 0) return settle(one);
+  if (!measured.last && waiting_.load(std::memory_order_acquire) == 0) return settle(measured);
   {
     std::lock_guard<std::mutex> lock(pending_mutex_);
-    pending_.push_back(std::move(one));
+    pending_.push_back(std::move(measured));
   }
   if (waiting_.fetch_add(1, std::memory_order_relaxed) + 1 >= kMostPending) drain();
 }
@@ -55,56 +55,56 @@ void MeasuredCalls::drain() {
     taken.swap(pending_);
   }
   std::optional<c10::Device> device;
-  for (Measured& one : taken) {
-    if (one.last) {
-      const DeviceClock::Interval interval = clock_.read(one.device, one.first, one.last);
-      one.call.nanoseconds = interval.nanoseconds;
-      one.call.device_start = interval.start;
-      device = one.device;
+  for (Measured& measured : taken) {
+    if (measured.last) {
+      const DeviceClock::Interval interval = clock_.read(measured.device, measured.first, measured.last);
+      measured.call.nanoseconds = interval.nanoseconds;
+      measured.call.device_start = interval.start;
+      device = measured.device;
     }
-    settle(one);
+    settle(measured);
   }
   waiting_.fetch_sub(taken.size(), std::memory_order_release);
   if (device) clock_.align(*device);
 }
 
-int64_t MeasuredCalls::self_time(const Measured& one) {
-  if (!one.has_inside && one.depth == 0) return one.call.nanoseconds;
+int64_t MeasuredCalls::self_time(const Measured& measured) {
+  if (!measured.has_inside && measured.depth == 0) return measured.call.nanoseconds;
   std::lock_guard<std::mutex> lock(inside_mutex_);
-  std::vector<int64_t>& inside = inside_of_[one.call.thread];
-  if (inside.size() < one.depth + 2) inside.resize(one.depth + 2);
-  if (one.depth > 0) inside[one.depth] += one.call.nanoseconds;
-  return std::max<int64_t>(one.call.nanoseconds - std::exchange(inside[one.depth + 1], 0), 0);
+  std::vector<int64_t>& inside = inside_of_[measured.call.thread];
+  if (inside.size() < measured.depth + 2) inside.resize(measured.depth + 2);
+  if (measured.depth > 0) inside[measured.depth] += measured.call.nanoseconds;
+  return std::max<int64_t>(measured.call.nanoseconds - std::exchange(inside[measured.depth + 1], 0), 0);
 }
 
-void MeasuredCalls::settle(Measured& one) {
-  if (one.ends_pass) {
-    TimedCall& sum = one.pass->sum;
+void MeasuredCalls::settle(Measured& measured) {
+  if (measured.ends_pass) {
+    TimedCall& sum = measured.pass->sum;
     sum.has_parts = true;
-    records_.add(sum, one.pass->bytes);
-    if (one.line) print_line(*one.line, Phase::kBackward, sum.nanoseconds);
+    records_.add(sum, measured.pass->bytes);
+    if (measured.line) print_line(*measured.line, Phase::kBackward, sum.nanoseconds);
     return;
   }
-  one.call.self = self_time(one);
-  if (BackwardPass* pass = one.pass.get()) {
+  measured.call.self = self_time(measured);
+  if (BackwardPass* pass = measured.pass.get()) {
     TimedCall& sum = pass->sum;
     if (!std::exchange(pass->any, true)) {
       const uint32_t number = sum.pass;
-      sum = one.call;
+      sum = measured.call;
       sum.pass = number;
-      pass->bytes = one.bytes;
+      pass->bytes = measured.bytes;
     } else {
-      sum.nanoseconds += one.call.nanoseconds;
-      sum.self += one.call.self;
-      sum.host += one.call.host;
-      pass->bytes.allocated += one.bytes.allocated;
-      pass->bytes.peak = std::max(pass->bytes.peak, one.bytes.peak);
+      sum.nanoseconds += measured.call.nanoseconds;
+      sum.self += measured.call.self;
+      sum.host += measured.call.host;
+      pass->bytes.allocated += measured.bytes.allocated;
+      pass->bytes.peak = std::max(pass->bytes.peak, measured.bytes.peak);
     }
-    one.call.pass = sum.pass;
-    one.call.is_part = true;
+    measured.call.pass = sum.pass;
+    measured.call.is_part = true;
   }
-  records_.add(one.call, one.bytes);
-  if (one.line) print_line(*one.line, Phase::kForward, one.call.nanoseconds);
+  records_.add(measured.call, measured.bytes);
+  if (measured.line) print_line(*measured.line, Phase::kForward, measured.call.nanoseconds);
 }
 
 }  // namespace op_tools

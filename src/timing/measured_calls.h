@@ -52,13 +52,13 @@ class MeasuredCalls {
   MeasuredCalls(TimeMode mode, DeviceClock& clock, TimeRecords& records)
       : mode_(mode), clock_(clock), records_(records) {}
 
-  void add(Measured&& one);
+  void add(Measured&& measured);
   // Reads the devices' times. In the order of the ends: self times need it.
   void drain();
 
  private:
-  void settle(Measured& one);
-  int64_t self_time(const Measured& one);
+  void settle(Measured& measured);
+  int64_t self_time(const Measured& measured);
 
   const TimeMode mode_;
   DeviceClock& clock_;

@@ -86,36 +86,36 @@ double Stopwatch::stop() {
 }
 
 DeviceClock::~DeviceClock() {
-  for (PerDevice& one : devices_) {
-    const c10::impl::VirtualGuardImpl guard(one.device.type());
-    if (one.base) one.free.push_back(one.base);
-    for (Mark mark : one.free) guard.destroyEvent(mark, one.device.index());
+  for (PerDevice& clock : devices_) {
+    const c10::impl::VirtualGuardImpl guard(clock.device.type());
+    if (clock.base) clock.free.push_back(clock.base);
+    for (Mark mark : clock.free) guard.destroyEvent(mark, clock.device.index());
   }
 }
 
 DeviceClock::PerDevice& DeviceClock::of_locked(c10::Device device) {
   const c10::Device exact = with_index(device);
-  for (PerDevice& one : devices_) {
-    if (one.device == exact) return one;
+  for (PerDevice& clock : devices_) {
+    if (clock.device == exact) return clock;
   }
   devices_.push_back(PerDevice{exact, {}});
   return devices_.back();
 }
 
-DeviceClock::Mark DeviceClock::mark_locked(PerDevice& one) {
-  if (one.unable) return nullptr;
+DeviceClock::Mark DeviceClock::mark_locked(PerDevice& clock) {
+  if (clock.unable) return nullptr;
   Mark mark = nullptr;
-  if (!one.free.empty()) {
-    mark = one.free.back();
-    one.free.pop_back();
+  if (!clock.free.empty()) {
+    mark = clock.free.back();
+    clock.free.pop_back();
   }
-  const c10::impl::VirtualGuardImpl guard(one.device.type());
+  const c10::impl::VirtualGuardImpl guard(clock.device.type());
   try {
-    guard.record(&mark, guard.getStream(one.device), one.device.index(), c10::EventFlag::BACKEND_DEFAULT);
+    guard.record(&mark, guard.getStream(clock.device), clock.device.index(), c10::EventFlag::BACKEND_DEFAULT);
   } catch (const c10::Error& error) {
     if (!is_lacking(error)) throw;
-    one.unable = true;
-    log::warn(one.device.str() +
+    clock.unable = true;
+    log::warn(clock.device.str() +
               " has no events that measure time; waiting for it instead: " + error.what_without_backtrace());
     return nullptr;
   }
@@ -124,27 +124,27 @@ DeviceClock::Mark DeviceClock::mark_locked(PerDevice& one) {
 
 DeviceClock::Mark DeviceClock::mark(c10::Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  PerDevice& one = of_locked(device);
-  if (!one.base && !one.unable) {
-    wait_for_device(one.device);
-    one.base = mark_locked(one);
-    wait_for_device(one.device);
-    one.base_time = clock_now();
+  PerDevice& clock = of_locked(device);
+  if (!clock.base && !clock.unable) {
+    wait_for_device(clock.device);
+    clock.base = mark_locked(clock);
+    wait_for_device(clock.device);
+    clock.base_time = clock_now();
   }
-  return mark_locked(one);
+  return mark_locked(clock);
 }
 
 DeviceClock::Interval DeviceClock::read(c10::Device device, Mark first, Mark last) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   guard.synchronizeEvent(last);  // the longest wait: not under the lock
   std::lock_guard<std::mutex> lock(mutex_);
-  PerDevice& one = of_locked(device);
+  PerDevice& clock = of_locked(device);
   const auto between = [&](Mark from, Mark to) {
-    return static_cast<int64_t>(guard.elapsedTime(from, to, one.device.index()) * 1e6);
+    return static_cast<int64_t>(guard.elapsedTime(from, to, clock.device.index()) * 1e6);
   };
-  const Interval interval{one.base_time + between(one.base, first), std::max<int64_t>(between(first, last), 0)};
-  one.free.push_back(first);
-  one.free.push_back(last);
+  const Interval interval{clock.base_time + between(clock.base, first), std::max<int64_t>(between(first, last), 0)};
+  clock.free.push_back(first);
+  clock.free.push_back(last);
   return interval;
 }
 
@@ -156,13 +156,13 @@ void DeviceClock::give_back(c10::Device device, Mark mark) {
 
 void DeviceClock::align(c10::Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  PerDevice& one = of_locked(device);
-  if (!one.base) return;
-  wait_for_device(one.device);
-  one.free.push_back(one.base);
-  one.base = mark_locked(one);
-  wait_for_device(one.device);
-  one.base_time = clock_now();
+  PerDevice& clock = of_locked(device);
+  if (!clock.base) return;
+  wait_for_device(clock.device);
+  clock.free.push_back(clock.base);
+  clock.base = mark_locked(clock);
+  wait_for_device(clock.device);
+  clock.base_time = clock_now();
 }
 
 }  // namespace op_tools

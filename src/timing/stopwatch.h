@@ -70,7 +70,7 @@ class OP_TOOLS_API DeviceClock {
     bool unable = false;
   };
   PerDevice& of_locked(c10::Device device);
-  Mark mark_locked(PerDevice& one);
+  Mark mark_locked(PerDevice& clock);
 
   std::mutex mutex_;
   std::vector<PerDevice> devices_;

@@ -159,12 +159,12 @@ void TimeHook::after(OpCall& call, HookState* base) {
   }
   if (late) run.records.set_device(state.entry, names_of(state.timer.devices()));
   if (!looked) call.frame().visit_result(look);
-  Measured one(state.timer, call.id, state.entry, run.step.load(std::memory_order_relaxed));
-  one.bytes = bytes;
-  one.call.failed = !call.error.empty();
+  Measured measured(state.timer, call.id, state.entry, run.step.load(std::memory_order_relaxed));
+  measured.bytes = bytes;
+  measured.call.failed = !call.error.empty();
   if (run.prints_lines())
-    one.line = std::unique_ptr<Measured::Line>(new Measured::Line{std::string(call.name), values_text(call)});
-  run.measured.add(std::move(one));
+    measured.line = std::unique_ptr<Measured::Line>(new Measured::Line{std::string(call.name), values_text(call)});
+  run.measured.add(std::move(measured));
   if (grows_graph) {
     const uint32_t backward = run.records.entry_of(call.name, Phase::kBackward, state.signature, state.place,
                                                    [&] { return run.records.details(state.entry); });
@@ -187,17 +187,17 @@ void TimeHook::flush() {
 void TimeHook::scope_left() {
   flush();
   if (!log::enabled(log::Level::kNotice)) return;
-  const TimeRecords::Snapshot all = run_->records.snapshot();
-  if (all.calls + all.backward == 0) return;
+  const TimeRecords::Snapshot records = run_->records.snapshot();
+  if (records.calls + records.backward == 0) return;
   std::ostringstream text;
-  text << "OpTimeMeasure (" << to_string(run_->options.mode) << "): " << all.calls << " calls, " << all.backward
+  text << "OpTimeMeasure (" << to_string(run_->options.mode) << "): " << records.calls << " calls, " << records.backward
        << " backward passes";
   if (const uint64_t in_graph = run_->in_graph.load()) {
     text << "; " << in_graph << " calls left alone: their device was recording a graph";
   }
-  if (all.overflowed) text << "; " << all.overflowed << " calls are not in the trace (max_calls)";
+  if (records.overflowed) text << "; " << records.overflowed << " calls are not in the trace (max_calls)";
   if (const std::string root = run_->files.root(); !root.empty()) text << "; files in " << root;
-  text << "\n" << time_table(time_rows(all, TimeGroup::kOp, {}), kLinesAtEnd);
+  text << "\n" << time_table(time_rows(records, TimeGroup::kOp, {}), kLinesAtEnd);
   log::notice(text.str());
 }
 
@@ -217,16 +217,16 @@ TimeResult TimeHook::result() const {
   result.overflowed = snapshot.overflowed;
 
   std::map<std::string, TimeResult::Alive> alive;
-  for (const AliveMemory::Alive& one : run_->alive.alive()) {
-    const TimeEntry& entry = snapshot.entries[one.owner];
+  for (const AliveMemory::Alive& block : run_->alive.alive()) {
+    const TimeEntry& entry = snapshot.entries[block.owner];
     const std::string line = snapshot.places[entry.place].line();
     TimeResult::Alive& sum = alive[line.empty() ? entry.op : line];
-    sum.count += one.count;
-    sum.bytes += one.bytes;
+    sum.count += block.count;
+    sum.bytes += block.bytes;
   }
-  for (auto& [where, one] : alive) {
-    one.where = where;
-    result.alive.push_back(one);
+  for (auto& [where, row] : alive) {
+    row.where = where;
+    result.alive.push_back(row);
   }
   std::stable_sort(result.alive.begin(), result.alive.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
@@ -257,30 +257,30 @@ std::string TimeHook::folder() const {
 }
 
 Value TimeHook::report() const {
-  const TimeResult all = result();
+  const TimeResult summary = result();
   const auto integer = [](uint64_t number) { return Value(static_cast<int64_t>(number)); };
   const auto rows = [](const std::vector<TimeRow>& from) { return TimeRow::columns().values(from); };
   Values alive, stacks;
-  for (const TimeResult::Alive& one : all.alive) {
-    alive.push_back(make_dict({{"where", one.where}, {"count", one.count}, {"bytes", one.bytes}}));
+  for (const TimeResult::Alive& row : summary.alive) {
+    alive.push_back(make_dict({{"where", row.where}, {"count", row.count}, {"bytes", row.bytes}}));
   }
-  for (const TimeResult::Stack& stack : all.stacks) {
+  for (const TimeResult::Stack& stack : summary.stacks) {
     stacks.push_back(make_dict({{"frames", make_list(Values(stack.frames.begin(), stack.frames.end()))},
                                 {"total_ms", stack.total_ms},
                                 {"self_ms", stack.self_ms}}));
   }
-  return make_dict({{"rows", rows(all.by_op)},
-                    {"by_shape", rows(all.by_shape)},
-                    {"by_line", rows(all.by_line)},
-                    {"by_module", rows(all.by_module)},
+  return make_dict({{"rows", rows(summary.by_op)},
+                    {"by_shape", rows(summary.by_shape)},
+                    {"by_line", rows(summary.by_line)},
+                    {"by_module", rows(summary.by_module)},
                     {"alive", make_list(std::move(alive))},
                     {"stacks", make_list(std::move(stacks))},
                     {"mode", std::string(to_string(run_->options.mode))},
-                    {"root", all.root},
-                    {"calls", integer(all.calls)},
-                    {"backward", integer(all.backward)},
-                    {"in_graph", integer(all.in_graph)},
-                    {"overflowed", integer(all.overflowed)}});
+                    {"root", summary.root},
+                    {"calls", integer(summary.calls)},
+                    {"backward", integer(summary.backward)},
+                    {"in_graph", integer(summary.in_graph)},
+                    {"overflowed", integer(summary.overflowed)}});
 }
 
 }  // namespace op_tools

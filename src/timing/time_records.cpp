@@ -107,17 +107,18 @@ TimeRecords::ThreadQueue* TimeRecords::queue_of(ThisThread& mine) {
   if (mine.records == number_) return mine.queue;
   if (mine.ended) return nullptr;
   thread_local OwnQueues own;
-  auto found =
-      std::find_if(own.queues.begin(), own.queues.end(), [&](const auto& one) { return one.first == number_; });
-  if (found == own.queues.end()) {
-    std::erase_if(own.queues, [](const auto& one) { return one.second.use_count() == 1; });  // their records are gone
+  auto entry =
+      std::find_if(own.queues.begin(), own.queues.end(), [&](const auto& queue) { return queue.first == number_; });
+  if (entry == own.queues.end()) {
+    std::erase_if(own.queues,
+                  [](const auto& queue) { return queue.second.use_count() == 1; });  // their records are gone
     const auto queue = std::make_shared<ThreadQueue>();
     std::lock_guard<std::mutex> lock(mutex_);
     queues_.push_back(queue);
-    found = own.queues.insert(own.queues.end(), {number_, queue});
+    entry = own.queues.insert(own.queues.end(), {number_, queue});
   }
   mine.records = number_;
-  mine.queue = found->second.get();
+  mine.queue = entry->second.get();
   return mine.queue;
 }
 
@@ -130,9 +131,9 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
   };
   // Two keys may be equal by chance: the operator at least is compared.
   const auto find = [&](uint64_t key) -> std::unordered_map<uint64_t, uint32_t>::const_iterator {
-    auto found = entry_index_.find(key);
-    while (found != entry_index_.end() && entries[found->second].op != op) found = entry_index_.find(++key);
-    return found;
+    auto entry = entry_index_.find(key);
+    while (entry != entry_index_.end() && entries[entry->second].op != op) entry = entry_index_.find(++key);
+    return entry;
   };
   const auto add = [&](uint64_t key, uint32_t of_place, CallDetails details) {
     while (entry_index_.contains(key)) ++key;
@@ -147,10 +148,10 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
 
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t key = key_of(signature, place);
-  if (const auto found = find(key); found != entry_index_.end()) return found->second;
+  if (const auto entry = find(key); entry != entry_index_.end()) return entry->second;
   if (entries.size() >= kMostEntries) {
     constexpr uint64_t kOther = 0;
-    if (const auto found = find(key_of(kOther, 0)); found != entry_index_.end()) return found->second;
+    if (const auto entry = find(key_of(kOther, 0)); entry != entry_index_.end()) return entry->second;
     CallDetails other;
     other.shapes = kOtherShapes;
     return add(key_of(kOther, 0), 0, std::move(other));
@@ -158,7 +159,7 @@ uint32_t TimeRecords::find_entry(std::string_view op, Phase phase, uint64_t sign
   lock.unlock();  // reads the program's values: takes its time
   CallDetails details = describe();
   lock.lock();
-  if (const auto found = find(key); found != entry_index_.end()) return found->second;
+  if (const auto entry = find(key); entry != entry_index_.end()) return entry->second;
   return add(key, place, std::move(details));
 }
 
@@ -172,8 +173,8 @@ uint32_t TimeRecords::place_of(CallPlace place) {
   std::string key = place.module;
   for (const std::string& line : place.stack) key.append("\n").append(line);
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = place_index_.find(key);
-  if (found != place_index_.end()) return found->second;
+  const auto entry = place_index_.find(key);
+  if (entry != place_index_.end()) return entry->second;
   if (places_.size() >= kMostPlaces) return 0;
   places_.push_back(std::move(place));
   return place_index_[std::move(key)] = static_cast<uint32_t>(places_.size() - 1);

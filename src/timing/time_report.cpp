@@ -41,7 +41,7 @@ struct Group {
   }
 
   // `all`: the self time of all rows.
-  TimeRow finished(int64_t all) {
+  TimeRow finished(int64_t self_of_all) {
     const auto most =
         std::max_element(ops.begin(), ops.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     row.op = most->first;
@@ -54,7 +54,7 @@ struct Group {
     row.p99_ms = static_cast<double>(times.quantile(0.99)) / kPerMs;
     row.min_ms = static_cast<double>(times.least()) / kPerMs;
     row.max_ms = static_cast<double>(times.most()) / kPerMs;
-    row.share = all > 0 ? static_cast<double>(self) / static_cast<double>(all) : 0;
+    row.share = self_of_all > 0 ? static_cast<double>(self) / static_cast<double>(self_of_all) : 0;
     return std::move(row);
   }
 
@@ -90,17 +90,17 @@ std::string number(double value, int digits) {
 
 std::vector<TimeRow> time_rows(const TimeRecords::Snapshot& records, TimeGroup by, const std::vector<int64_t>& flops) {
   std::map<GroupKey, Group> groups;
-  int64_t all = 0;
+  int64_t self_of_all = 0;
   for (size_t i = 0; i < records.entries.size(); ++i) {
     const TimeEntry& entry = records.entries[i];
     if (entry.times.count() == 0) continue;
     const CallPlace& place = records.places[entry.place];
     groups[key_of(entry, place, by)].add(entry, place, i < flops.size() ? flops[i] : 0);
-    all += entry.self;
+    self_of_all += entry.self;
   }
   std::vector<TimeRow> rows;
   rows.reserve(groups.size());
-  for (auto& [key, group] : groups) rows.push_back(group.finished(all));
+  for (auto& [key, group] : groups) rows.push_back(group.finished(self_of_all));
   std::stable_sort(rows.begin(), rows.end(), [](const TimeRow& a, const TimeRow& b) { return a.self_ms > b.self_ms; });
   return rows;
 }
@@ -130,7 +130,7 @@ const Columns<TimeRow>& TimeRow::columns() {
       "TimeRow",
       "Calls of an operator, or of an operator and shape, source line or module. Times in milliseconds.",
       {
-          {"op", &TimeRow::op, "of several: the one that took most, \"+ 3\" behind it"},
+          {"op", &TimeRow::op, "of several: the operator that took most, \"+ 3\" behind it"},
           {"phase", &TimeRow::phase, "forward or backward"},
           {"shapes", &TimeRow::shapes, "of the input tensors; empty where the row has several"},
           {"dtypes", &TimeRow::dtypes, "likewise"},

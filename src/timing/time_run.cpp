@@ -4,14 +4,14 @@
 
 namespace op_tools {
 
-TimeRun::TimeRun(const ResolvedTimeOptions& given)
-    : options(given),
-      records(static_cast<size_t>(given.max_calls),
-              given.files ? TimeRecords::Overflow([this](const auto& calls) { files.add_overflow(calls); })
-                          : TimeRecords::Overflow()),
-      files(given.output_dir, records),
-      measured(given.mode, clock, records),
-      step(given.first_step) {}
+TimeRun::TimeRun(const ResolvedTimeOptions& options)
+    : options(options),
+      records(static_cast<size_t>(options.max_calls),
+              options.files ? TimeRecords::Overflow([this](const auto& calls) { files.add_overflow(calls); })
+                            : TimeRecords::Overflow()),
+      files(options.output_dir, records),
+      measured(options.mode, clock, records),
+      step(options.first_step) {}
 
 bool TimeRun::prints_lines() const {
   return options.lines && log::enabled(log::Level::kInfo);

@@ -17,7 +17,7 @@
 namespace op_tools {
 
 struct TimeRun {
-  explicit TimeRun(const ResolvedTimeOptions& given);
+  explicit TimeRun(const ResolvedTimeOptions& options);
 
   bool prints_lines() const;
   // Writes the files again when there is more for them.

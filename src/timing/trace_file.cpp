@@ -36,8 +36,8 @@ class TraceFile {
          << ",\"backward\":" << records.backward << ",\"not_in_trace\":" << records.overflowed << "},\"traceEvents\":[";
   }
 
-  void name_track(const char* what, int64_t pid, int64_t tid, const std::string& name) {
-    next() << "{\"ph\":\"M\",\"name\":\"" << what << "\",\"pid\":" << pid << ",\"tid\":" << tid
+  void name_track(const char* kind, int64_t pid, int64_t tid, const std::string& name) {
+    next() << "{\"ph\":\"M\",\"name\":\"" << kind << "\",\"pid\":" << pid << ",\"tid\":" << tid
            << ",\"args\":{\"name\":" << json_text(name) << "}}";
   }
 
@@ -108,9 +108,9 @@ class DeviceTracks {
   explicit DeviceTracks(TraceFile& file) : file_(file) {}
 
   void draw(const TimedCall& call, const EntryText& text, const std::string& device, const std::string& args) {
-    const auto [found, is_new] =
+    const auto [entry, is_new] =
         tracks_.try_emplace(device, Track{kDeviceTracks + static_cast<int64_t>(tracks_.size())});
-    Track& track = found->second;
+    Track& track = entry->second;
     if (is_new) {
       file_.name_track("process_name", track.pid, 0, "op_tools " + device);
       file_.name_track("thread_name", track.pid, 0, "operators");

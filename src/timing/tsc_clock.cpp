@@ -33,25 +33,26 @@ bool system_counts_by_it() {
 
 }  // namespace
 
-void TscClock::hold(const Reading& both) {
+void TscClock::hold(const Reading& reading) {
   span_ = 0;
   if (trust_ == Trust::kNone) return;
   if (trust_ == Trust::kUnknown) {
     trust_ = Trust::kGiven;
-    first_ = both;
+    first_ = reading;
   }
   if (rate_ != 0) {
-    const int64_t passed = both.time - last_.time;
-    const double counted = static_cast<double>(both.ticks - last_.ticks) * static_cast<double>(rate_) /
+    const int64_t passed = reading.time - last_.time;
+    const double counted = static_cast<double>(reading.ticks - last_.ticks) * static_cast<double>(rate_) /
                            static_cast<double>(uint64_t{1} << kShift);
     if (std::abs(counted - static_cast<double>(passed)) > static_cast<double>(passed / kMostChange + kDisturbance)) {
       trust_ = Trust::kNone;
       return;
     }
   }
-  last_ = both;
-  if (both.time - first_.time < kLearnsFor) return;
-  const double rate = static_cast<double>(both.time - first_.time) / static_cast<double>(both.ticks - first_.ticks);
+  last_ = reading;
+  if (reading.time - first_.time < kLearnsFor) return;
+  const double rate =
+      static_cast<double>(reading.time - first_.time) / static_cast<double>(reading.ticks - first_.ticks);
   if (!(rate >= kLeastRate && rate <= kMostRate)) {
     trust_ = Trust::kNone;
     return;

@@ -35,7 +35,7 @@ class OP_TOOLS_API TscClock {
     return last_.time + static_cast<int64_t>(((ticks - last_.ticks) * rate_) >> kShift);
   }
   // Both clocks, read together: the counter goes on from here, if it is known well enough and its rate has not changed.
-  void hold(const Reading& both);
+  void hold(const Reading& reading);
   bool is_trusted() const { return trust_ != Trust::kNone; }
 
  private:

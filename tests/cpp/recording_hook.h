@@ -47,7 +47,7 @@ class RecordingHook final : public Hook {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const Seen& one : seen()) names.push_back(one.name);
+    for (const Seen& call : seen()) names.push_back(call.name);
     return names;
   }
   bool saw(const std::string& name) const {

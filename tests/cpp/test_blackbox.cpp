@@ -41,11 +41,11 @@ struct Found {
 };
 
 Found calls_in(const BlackBoxFile& file) {
-  Found found;
+  Found calls;
   file.each_call([&](const BlackBoxFile::Region&, const BlackBoxCall& call, bool is_open) {
-    (is_open ? found.open : found.ended).push_back(call.id);
+    (is_open ? calls.open : calls.ended).push_back(call.id);
   });
-  return found;
+  return calls;
 }
 
 }  // namespace
@@ -109,20 +109,20 @@ TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox
     begin(file, thread, id);
     file.end(thread, id, /*failed=*/false);
   }
-  const Found found = calls_in(file);
-  CHECK(found.open == std::vector<uint64_t>{1});  // 40 calls ended since: it is not lost
-  REQUIRE(found.ended.size() == 16);
-  CHECK(found.ended.front() == 26);
-  CHECK(found.ended.back() == 41);
+  const Found calls = calls_in(file);
+  CHECK(calls.open == std::vector<uint64_t>{1});  // 40 calls ended since: it is not lost
+  REQUIRE(calls.ended.size() == 16);
+  CHECK(calls.ended.front() == 26);
+  CHECK(calls.ended.back() == 41);
 }
 
 TEST_CASE("a thread's clock learns its rate once, not for each file", "[blackbox]") {
   const test::TemporaryFolder folder;
-  BlackBoxFile one(folder.path() + "/one.blackbox", {16}, 0), other(folder.path() + "/other.blackbox", {16}, 0);
-  REQUIRE(&one.thread().clock == &other.thread().clock);
+  BlackBoxFile first(folder.path() + "/one.blackbox", {16}, 0), other(folder.path() + "/other.blackbox", {16}, 0);
+  REQUIRE(&first.thread().clock == &other.thread().clock);
   const TscClock* of_another = nullptr;
-  std::thread([&] { of_another = &one.thread().clock; }).join();
-  REQUIRE(of_another != &one.thread().clock);
+  std::thread([&] { of_another = &first.thread().clock; }).join();
+  REQUIRE(of_another != &first.thread().clock);
 }
 
 TEST_CASE("a call that never ended goes with the call around it, and deep nesting is counted", "[blackbox]") {
@@ -152,18 +152,18 @@ TEST_CASE("each thread has a region, and takes that of a thread which has ended"
     }).join();
   }
   CHECK(file.header().left_out.load() == 0);
-  const Found found = calls_in(file);
-  CHECK(found.ended.size() == BlackBoxFile::kThreads);
-  CHECK(std::count(found.ended.begin(), found.ended.end(), BlackBoxFile::kThreads + 20) == 1);
+  const Found calls = calls_in(file);
+  CHECK(calls.ended.size() == BlackBoxFile::kThreads);
+  CHECK(std::count(calls.ended.begin(), calls.ended.end(), BlackBoxFile::kThreads + 20) == 1);
 }
 
 TEST_CASE("strings are in the file once", "[blackbox]") {
   const test::TemporaryFolder folder;
   BlackBoxFile file(folder.path() + "/a.blackbox", {16}, 0);
-  const StringId one = file.intern("aten::mm");
-  CHECK(one != 0);
-  CHECK(file.intern("aten::mm") == one);
-  CHECK(file.text(one) == "aten::mm");
+  const StringId first = file.intern("aten::mm");
+  CHECK(first != 0);
+  CHECK(file.intern("aten::mm") == first);
+  CHECK(file.text(first) == "aten::mm");
   CHECK(file.intern("") == 0);
   const std::string large(BlackBoxFile::kStringBytes, 'x');
   CHECK(file.header().names_lost.load() == 0);

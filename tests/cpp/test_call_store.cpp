@@ -63,11 +63,11 @@ TEST_CASE("Files of a store are found and read again, in both layouts", "[store]
     CHECK(store->bytes_written() > 3000);
 
     for (const auto& place : {folder.path(), store->root() + "/"}) {
-      const FoundCalls found = find_calls(place);
-      CHECK(found.problems.empty());
-      REQUIRE(found.calls.size() == 2);
-      CHECK_THAT(found.calls[0]->path(), Catch::EndsWith("torch.Tensor.mul/9"));
-      const StoredCall& add = *found.calls[1];
+      const FoundCalls stored = find_calls(place);
+      CHECK(stored.problems.empty());
+      REQUIRE(stored.calls.size() == 2);
+      CHECK_THAT(stored.calls[0]->path(), Catch::EndsWith("torch.Tensor.mul/9"));
+      const StoredCall& add = *stored.calls[1];
       CHECK(add.has(CallFile::kInput));
       CHECK(add.has(CallFile::kGradInputs, 1));
       CHECK_FALSE(add.has(CallFile::kGradInputs, 2));
@@ -76,7 +76,7 @@ TEST_CASE("Files of a store are found and read again, in both layouts", "[store]
       CHECK(same_value(add.read(CallFile::kGradInputs, 1), call(2)));
       CHECK(add.read_text(CallFile::kMeta) == "{\"format\": 1}");
       CHECK_THROWS_WITH(add.read(CallFile::kOutput), Catch::Contains("12/output.pth"));
-      CHECK_THROWS_WITH(found.calls[0]->read_text(CallFile::kMeta), Catch::Contains("9/meta.json"));
+      CHECK_THROWS_WITH(stored.calls[0]->read_text(CallFile::kMeta), Catch::Contains("9/meta.json"));
     }
   }
 }
@@ -88,12 +88,12 @@ TEST_CASE("A large call in a container is mapped and aligned", "[store]") {
   store->write({"a", 1}, CallFile::kInput, 0, call(1));
   store->write({"a", 2}, CallFile::kInput, 0, large);
   store->flush();
-  const auto found = find_calls(folder.path());
-  const auto back = flatten_tensors(found.calls.at(1)->read(CallFile::kInput)).at(0);
+  const auto stored = find_calls(folder.path());
+  const auto back = flatten_tensors(stored.calls.at(1)->read(CallFile::kInput)).at(0);
   CHECK(back.equal(large));
   CHECK(reinterpret_cast<uintptr_t>(back.const_data_ptr()) % 64 == 0);
   back.fill_(0);
-  CHECK(flatten_tensors(found.calls[1]->read(CallFile::kInput)).at(0).equal(large));
+  CHECK(flatten_tensors(stored.calls[1]->read(CallFile::kInput)).at(0).equal(large));
 }
 
 TEST_CASE("A folder belongs to a single scope: the next in the same minute gets another name", "[store]") {
@@ -124,10 +124,10 @@ TEST_CASE("Nothing but whole files has a final name", "[store]") {
   store->write({"a", 1}, CallFile::kInput, 0, call(1));
   CHECK(fs::directory_iterator(store->root() + "/a/1")->path().filename() == "input.pth");
   write_bytes(store->root() + "/a/1/output.pth.tmp", "half");
-  const auto found = find_calls(folder.path());
-  CHECK(found.calls.size() == 1);
-  REQUIRE(found.problems.size() == 1);
-  CHECK_THAT(found.problems[0], Catch::Contains("a/1/output.pth.tmp: cut off"));
+  const auto stored = find_calls(folder.path());
+  CHECK(stored.calls.size() == 1);
+  REQUIRE(stored.problems.size() == 1);
+  CHECK_THAT(stored.problems[0], Catch::Contains("a/1/output.pth.tmp: cut off"));
 }
 
 TEST_CASE("A store that cannot write says where and why", "[store]") {
@@ -169,10 +169,10 @@ TEST_CASE("A full disk is an Error, and files written before stay good", "[store
 
     store->write({"a", 3}, CallFile::kInput, 0, call(3));
     store->flush();
-    const auto found = find_calls(folder.path());
-    REQUIRE(found.calls.size() == 2);
-    CHECK(same_value(found.calls[0]->read(CallFile::kInput), call(1)));
-    CHECK(same_value(found.calls[1]->read(CallFile::kInput), call(3)));
+    const auto stored = find_calls(folder.path());
+    REQUIRE(stored.calls.size() == 2);
+    CHECK(same_value(stored.calls[0]->read(CallFile::kInput), call(1)));
+    CHECK(same_value(stored.calls[1]->read(CallFile::kInput), call(3)));
   }
 }
 
@@ -185,12 +185,12 @@ TEST_CASE("A container reads before, between and after flushes", "[store]") {
     const bool flushed = id % 3 == 1;
     if (flushed) store->flush();
     if (id == 4) store->flush();
-    const auto found = find_calls(path);
-    REQUIRE(found.problems.size() == (flushed ? 0 : 1));
-    if (!flushed) CHECK(found.problems[0].find("it has no whole directory at its end") != std::string::npos);
-    REQUIRE(found.calls.size() == static_cast<size_t>(id) + 1);
+    const auto stored = find_calls(path);
+    REQUIRE(stored.problems.size() == (flushed ? 0 : 1));
+    if (!flushed) CHECK(stored.problems[0].find("it has no whole directory at its end") != std::string::npos);
+    REQUIRE(stored.calls.size() == static_cast<size_t>(id) + 1);
     for (int64_t k = 0; k <= id; ++k)
-      CHECK(same_value(found.calls[static_cast<size_t>(k)]->read(CallFile::kInput), call(k)));
+      CHECK(same_value(stored.calls[static_cast<size_t>(k)]->read(CallFile::kInput), call(k)));
   }
 }
 
@@ -210,14 +210,14 @@ TEST_CASE("A container that was cut off gives the entries before the cut and say
   for (size_t cut = 1; cut < whole.size(); cut += 37) {
     write_bytes(path, whole.substr(0, cut));
     const std::string message = exception_text([&] {
-      const auto found = find_calls(path);
+      const auto all = find_calls(path);
       size_t expected = 0;
       for (const auto& entry : entries) expected += payload_position(source, entry) + entry.size <= cut;
-      CHECK(found.calls.size() == expected);
-      for (const auto& stored : found.calls) CHECK_NOTHROW(stored->read(CallFile::kInput));
+      CHECK(all.calls.size() == expected);
+      for (const auto& stored : all.calls) CHECK_NOTHROW(stored->read(CallFile::kInput));
       const bool between = cut >= entries_end;
-      if (!between && !found.problems.empty()) CHECK_THAT(found.problems[0], Catch::Contains("calls.zip: cut off"));
-      if (!between && entries[expected].header_position != cut) CHECK(found.problems.size() == 1);
+      if (!between && !all.problems.empty()) CHECK_THAT(all.problems[0], Catch::Contains("calls.zip: cut off"));
+      if (!between && entries[expected].header_position != cut) CHECK(all.problems.size() == 1);
     });
     CHECK(message == "no error");
   }
@@ -232,10 +232,10 @@ TEST_CASE("A damaged entry of a container spoils itself only", "[store]") {
   std::string bytes = read_bytes(path);
   bytes[300] = static_cast<char>(bytes[300] ^ 1);
   write_bytes(path, bytes);
-  const auto found = find_calls(path);
-  REQUIRE(found.calls.size() == 2);
-  CHECK_THROWS_WITH(found.calls[0]->read(CallFile::kInput), Catch::Contains("calls.zip!a/0/input.pth: damaged"));
-  CHECK(same_value(found.calls[1]->read(CallFile::kInput), call(1)));
+  const auto stored = find_calls(path);
+  REQUIRE(stored.calls.size() == 2);
+  CHECK_THROWS_WITH(stored.calls[0]->read(CallFile::kInput), Catch::Contains("calls.zip!a/0/input.pth: damaged"));
+  CHECK(same_value(stored.calls[1]->read(CallFile::kInput), call(1)));
 }
 
 TEST_CASE("Everything that was reported as written survives kill -9", "[store]") {
@@ -263,9 +263,9 @@ TEST_CASE("Everything that was reported as written survives kill -9", "[store]")
     ::waitpid(child, nullptr, 0);
     ::close(ends[0]);
     ::close(ends[1]);
-    const auto found = find_calls(folder.path());
-    CHECK(found.calls.size() >= count);
-    for (const auto& stored : found.calls) CHECK(same_value(stored->read(CallFile::kInput), value));
+    const auto all = find_calls(folder.path());
+    CHECK(all.calls.size() >= count);
+    for (const auto& stored : all.calls) CHECK(same_value(stored->read(CallFile::kInput), value));
   }
 }
 
@@ -282,13 +282,12 @@ TEST_CASE("Names in a container are only names", "[store]") {
   }
   directory.append_to(bytes, bytes.size());
   write_bytes(folder / "mine.zip", bytes);
-  const auto found = find_calls(folder / "mine.zip");
-  REQUIRE(found.calls.size() == 2);
-  for (const auto& stored : found.calls) CHECK(same_value(stored->read(CallFile::kInput), call(1)));
-  REQUIRE(found.problems.size() == 2);
-  CHECK_THAT(found.problems[0], Catch::Contains("b/2/input.pth: is there more than once"));
-  CHECK_THAT(found.problems[1],
-             Catch::Contains("5 entries are refused") && Catch::Contains("'../../escape/input.pth'"));
+  const auto all = find_calls(folder / "mine.zip");
+  REQUIRE(all.calls.size() == 2);
+  for (const auto& stored : all.calls) CHECK(same_value(stored->read(CallFile::kInput), call(1)));
+  REQUIRE(all.problems.size() == 2);
+  CHECK_THAT(all.problems[0], Catch::Contains("b/2/input.pth: is there more than once"));
+  CHECK_THAT(all.problems[1], Catch::Contains("5 entries are refused") && Catch::Contains("'../../escape/input.pth'"));
   CHECK_THAT(exception_text([&] { open_call(folder / "calls.zip!../../escape"); }), Catch::Contains("calls.zip"));
 }
 
@@ -303,12 +302,12 @@ TEST_CASE("Every part of a call's path is a name", "[store]") {
 }
 
 TEST_CASE("Captures of ditorch are found, in the order of their numbers", "[store]") {
-  const auto found = find_calls(std::string(OP_TOOLS_TEST_DATA) + "/ditorch_captures");
-  CHECK(found.problems.empty());
-  REQUIRE(found.calls.size() == 17);
-  CHECK_THAT(found.calls[0]->path(), Catch::Contains("torch.nn.functional.conv2d/3681/1/"));
-  CHECK_THAT(found.calls[16]->path(), Catch::Contains("torch.functional.split/3681/17/"));
-  CHECK(found.calls[0]->has(CallFile::kGradInputs));
+  const auto stored = find_calls(std::string(OP_TOOLS_TEST_DATA) + "/ditorch_captures");
+  CHECK(stored.problems.empty());
+  REQUIRE(stored.calls.size() == 17);
+  CHECK_THAT(stored.calls[0]->path(), Catch::Contains("torch.nn.functional.conv2d/3681/1/"));
+  CHECK_THAT(stored.calls[16]->path(), Catch::Contains("torch.functional.split/3681/17/"));
+  CHECK(stored.calls[0]->has(CallFile::kGradInputs));
 }
 
 TEST_CASE("Finding copes with loops, leftovers and things that are no captures", "[store]") {
@@ -320,11 +319,11 @@ TEST_CASE("Finding copes with loops, leftovers and things that are no captures",
   fs::create_symlink("nowhere", store->root() + "/dangling");
   write_bytes(store->root() + "/calls.zip", "rubbish");
   write_bytes(store->root() + "/notes.txt", "hello");
-  const auto found = find_calls(folder.path());
-  CHECK(found.calls.size() == 1);
-  REQUIRE(found.problems.size() == 2);
-  CHECK_THAT(found.problems[0], Catch::Contains("a/2: has files of a call but no input.pth"));
-  CHECK_THAT(found.problems[1], Catch::Contains("calls.zip: cut off"));
+  const auto stored = find_calls(folder.path());
+  CHECK(stored.calls.size() == 1);
+  REQUIRE(stored.problems.size() == 2);
+  CHECK_THAT(stored.problems[0], Catch::Contains("a/2: has files of a call but no input.pth"));
+  CHECK_THAT(stored.problems[1], Catch::Contains("calls.zip: cut off"));
 
   CHECK_THAT(exception_text([&] { find_calls(folder / "missing"); }),
              Catch::Contains("missing: cannot be read: No such file"));

@@ -112,11 +112,11 @@ TEST_CASE("a captured call is in its files as it was", "[capture]") {
     product = at::mm(a, a);
     a.add_(1);
   }
-  const FoundCalls found = find_calls(folder.path());
-  CHECK(found.problems.empty());
-  REQUIRE(found.calls.size() == 2);
+  const FoundCalls stored = find_calls(folder.path());
+  CHECK(stored.problems.empty());
+  REQUIRE(stored.calls.size() == 2);
 
-  const StoredCall& mm = *found.calls[0];
+  const StoredCall& mm = *stored.calls[0];
   const Value input = mm.read(CallFile::kInput);
   CHECK(*find_key(input, "name")->get_if<std::string>() == "aten::mm");
   const Value& args = *find_key(input, "args");
@@ -124,7 +124,7 @@ TEST_CASE("a captured call is in its files as it was", "[capture]") {
   CHECK(tensor_in(item(args, 0)).is_same(tensor_in(item(args, 1))));  // the same object twice, once in the file
   CHECK(at::equal(tensor_in(item(*find_key(mm.read(CallFile::kOutput), "args"), 0)), product));
 
-  const StoredCall& add = *found.calls[1];
+  const StoredCall& add = *stored.calls[1];
   CHECK(at::equal(tensor_in(item(*find_key(add.read(CallFile::kInput), "args"), 0)), a_before));
   const Value output = add.read(CallFile::kOutput);
   CHECK(at::equal(tensor_in(item(*find_key(output, "args"), 0)), a));
@@ -154,9 +154,9 @@ TEST_CASE("a small view of a large storage gives small files", "[capture]") {
     if (entry.is_regular_file()) bytes += entry.file_size();
   }
   CHECK(bytes < 100'000);
-  const FoundCalls found = find_calls(folder.path());
-  REQUIRE(found.calls.size() == 2);
-  const Value second = found.calls[1]->read(CallFile::kInput);
+  const FoundCalls stored = find_calls(folder.path());
+  REQUIRE(stored.calls.size() == 2);
+  const Value second = stored.calls[1]->read(CallFile::kInput);
   const Value* strides = find_key(second, "restrided");
   REQUIRE(strides != nullptr);
   const auto& items = *strides->get_if<Dict>()->items;
@@ -185,10 +185,10 @@ TEST_CASE("random calls keep the state that they drew from", "[capture]") {
     at::ones({2});
     at::rand({2});
   }
-  const FoundCalls found = find_calls(folder.path());
-  REQUIRE(found.calls.size() == 2);
-  CHECK(find_key(found.calls[0]->read(CallFile::kInput), "rng") == nullptr);
-  CHECK(find_key(found.calls[1]->read(CallFile::kInput), "rng") != nullptr);
+  const FoundCalls stored = find_calls(folder.path());
+  REQUIRE(stored.calls.size() == 2);
+  CHECK(find_key(stored.calls[0]->read(CallFile::kInput), "rng") == nullptr);
+  CHECK(find_key(stored.calls[1]->read(CallFile::kInput), "rng") != nullptr);
 }
 
 TEST_CASE("a queue that is smaller than a call loses nothing", "[capture]") {
@@ -259,7 +259,7 @@ TEST_CASE("packed values of every kind come back, on another thread", "[snapshot
                                   false,
                                   -7,
                                   0.1,
-                                  "a text that is longer than what a string holds in itself",
+                                  "a text that is longer than a string holds in itself",
                                   c10::complex<double>(1, -2),
                                   at::kBFloat16,
                                   c10::Device(c10::kCPU),
@@ -324,15 +324,15 @@ TEST_CASE("a second tree refers to the copies of the first", "[snapshot]") {
 }
 
 TEST_CASE("fields of every kind come back", "[snapshot]") {
-  Everything given;
-  given.inner = {7, "a view"};
-  given.known = false;
-  given.list = {1, 2, 3};
-  given.small = {0.5};
-  given.text = "a string";
-  given.value = make_dict({{"cpu", "state"}});
+  Everything written;
+  written.inner = {7, "a view"};
+  written.known = false;
+  written.list = {1, 2, 3};
+  written.small = {0.5};
+  written.text = "a string";
+  written.value = make_dict({{"cpu", "state"}});
   Packer packer;
-  packer.put(given);
+  packer.put(written);
   const Packed packed = packer.finish();
   Unpacker from(packed);
   const auto read = from.get<Everything>();
@@ -341,10 +341,10 @@ TEST_CASE("fields of every kind come back", "[snapshot]") {
   CHECK(read.inner.text == "a view");
   CHECK(read.known == false);
   CHECK(read.unknown == std::nullopt);
-  CHECK(read.list == given.list);
-  CHECK(read.small == given.small);
-  CHECK(read.text == given.text);
-  CHECK(describe(read.value) == describe(given.value));
+  CHECK(read.list == written.list);
+  CHECK(read.small == written.small);
+  CHECK(read.text == written.text);
+  CHECK(describe(read.value) == describe(written.value));
   CHECK(read.none.is<None>());
 }
 
@@ -360,14 +360,14 @@ TEST_CASE("a value packed as another type is an error, not another value", "[sna
     packer.tree(Value(1));
     packer.end();
   };
-  const Packed one = packed_with(record), other = packed_with(snapshot), none = packed_with([](Packer&) {});
-  CHECK_THROWS_WITH(Unpacker(one).get<Swapped>(), Catch::Contains("something else"));
-  CHECK_THROWS_WITH(Unpacker(one).snapshot(""), Catch::Contains("something else"));
+  const Packed of_record = packed_with(record), other = packed_with(snapshot), none = packed_with([](Packer&) {});
+  CHECK_THROWS_WITH(Unpacker(of_record).get<Swapped>(), Catch::Contains("something else"));
+  CHECK_THROWS_WITH(Unpacker(of_record).snapshot(""), Catch::Contains("something else"));
   CHECK_THROWS_WITH(Unpacker(other).get<Numbered>(), Catch::Contains("something else"));
   CHECK_THROWS_WITH(Unpacker(none).get<Numbered>(), Catch::Contains("end before"));
   CHECK_THROWS_WITH(Unpacker(none).snapshot(""), Catch::Contains("end before"));
-  CHECK_THROWS_WITH(Unpacker(one).finish(), Catch::Contains("were not read"));
-  Unpacker twice(one);
+  CHECK_THROWS_WITH(Unpacker(of_record).finish(), Catch::Contains("were not read"));
+  Unpacker twice(of_record);
   twice.get<Numbered>();
   twice.finish();
   CHECK_THROWS_WITH(twice.get<Numbered>(), Catch::Contains("end before"));
@@ -403,10 +403,10 @@ TEST_CASE("A large copy takes over the memory of an earlier copy of its size", "
 
 TEST_CASE("Memory for copies may be resized by operators", "[capture]") {
   const at::Tensor like = at::ones({3, 4}).t();
-  at::Tensor made = private_empty_like(like, at::kDouble);
-  CHECK(made.strides() == like.strides());
-  CHECK(made.scalar_type() == at::kDouble);
-  made.fill_(2);
-  made.resize_({50, 50}).fill_(3);
-  CHECK(made.sum().item<double>() == 7500);
+  at::Tensor tensor = private_empty_like(like, at::kDouble);
+  CHECK(tensor.strides() == like.strides());
+  CHECK(tensor.scalar_type() == at::kDouble);
+  tensor.fill_(2);
+  tensor.resize_({50, 50}).fill_(3);
+  CHECK(tensor.sum().item<double>() == 7500);
 }

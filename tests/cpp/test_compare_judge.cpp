@@ -61,9 +61,9 @@ TEST_CASE("Rounding is no difference, a small fault is", "[judge]") {
     CHECK(scaled.deciding != Deciding::kNothing);
     CHECK(scaled.number > scaled.limit);
 
-    at::Tensor one = right.clone();
-    one[1234] = one[1234] + 1;
-    const TensorVerdict element = judged(one, right, golden);
+    at::Tensor faulty = right.clone();
+    faulty[1234] = faulty[1234] + 1;
+    const TensorVerdict element = judged(faulty, right, golden);
     CHECK(element.verdict == Verdict::kDiffers);
     CHECK(element.diff.worst_index == std::vector<int64_t>{1234});
 
@@ -230,9 +230,9 @@ TEST_CASE("Defect of others: empty and one-element tensors have a verdict", "[ju
     INFO(to_string(method));
     const at::Tensor none = at::zeros({0, 3}, at::kFloat);
     CHECK(judged(none, none.clone(), none.to(at::kDouble), method).verdict == Verdict::kAgrees);
-    const at::Tensor one = at::full({}, 2.5, at::kFloat);
-    CHECK(judged(one * 1, one, one.to(at::kDouble), method).verdict == Verdict::kAgrees);
-    CHECK(judged(one * -1, one, one.to(at::kDouble), method).verdict == Verdict::kDiffers);
+    const at::Tensor scalar = at::full({}, 2.5, at::kFloat);
+    CHECK(judged(scalar * 1, scalar, scalar.to(at::kDouble), method).verdict == Verdict::kAgrees);
+    CHECK(judged(scalar * -1, scalar, scalar.to(at::kDouble), method).verdict == Verdict::kDiffers);
   }
 }
 
@@ -247,10 +247,10 @@ TEST_CASE("Defect of others: complex numbers have a cosine and are judged", "[ju
 }
 
 TEST_CASE("Defect of others: unsigned differences do not wrap", "[judge][defects]") {
-  const at::Tensor zero = at::zeros({3}, at::kByte), one = at::ones({3}, at::kByte);
-  CHECK(diff_tensors(zero, one).max_abs == 1);
-  CHECK(judged(zero, one, {}).verdict == Verdict::kDiffers);
-  CHECK(judged(zero, one, {}).method == AppliedMethod::kBitwise);
+  const at::Tensor zero = at::zeros({3}, at::kByte), ones = at::ones({3}, at::kByte);
+  CHECK(diff_tensors(zero, ones).max_abs == 1);
+  CHECK(judged(zero, ones, {}).verdict == Verdict::kDiffers);
+  CHECK(judged(zero, ones, {}).method == AppliedMethod::kBitwise);
 }
 
 TEST_CASE("Defect of others: each dtype has its own tolerance", "[judge][defects]") {

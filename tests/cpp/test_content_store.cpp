@@ -51,13 +51,13 @@ TEST_CASE("The same bytes are stored once, whatever tensor or call they come fro
     store->write({"a", 1}, CallFile::kOutput, 0, file_of({weight.clone()}));
     store->flush();
     CHECK(size_of(store->root()) < weight.nbytes() + 11 * 4096);
-    const FoundCalls found = find_calls(folder.path());
-    CHECK(found.problems.empty());
-    REQUIRE(found.calls.size() == 10);
+    const FoundCalls stored = find_calls(folder.path());
+    CHECK(stored.problems.empty());
+    REQUIRE(stored.calls.size() == 10);
     for (size_t i = 0; i < 10; ++i) {
-      CHECK(same_value(found.calls[i]->read(CallFile::kInput), file_of({weight, static_cast<int64_t>(i) + 1})));
+      CHECK(same_value(stored.calls[i]->read(CallFile::kInput), file_of({weight, static_cast<int64_t>(i) + 1})));
     }
-    CHECK(same_value(found.calls[0]->read(CallFile::kOutput), file_of({weight})));
+    CHECK(same_value(stored.calls[0]->read(CallFile::kOutput), file_of({weight})));
   }
 }
 
@@ -68,9 +68,9 @@ TEST_CASE("A change by any way is another content", "[dedupe]") {
   store->write({"a", 1}, CallFile::kInput, 0, file_of({weight}));
   static_cast<float*>(weight.data_ptr())[4095] = 1;  // no version counter sees this
   store->write({"a", 2}, CallFile::kInput, 0, file_of({weight}));
-  const FoundCalls found = find_calls(folder.path());
-  CHECK(same_value(found.calls.at(0)->read(CallFile::kInput), file_of({at::zeros({4096})})));
-  CHECK(same_value(found.calls.at(1)->read(CallFile::kInput), file_of({weight})));
+  const FoundCalls stored = find_calls(folder.path());
+  CHECK(same_value(stored.calls.at(0)->read(CallFile::kInput), file_of({at::zeros({4096})})));
+  CHECK(same_value(stored.calls.at(1)->read(CallFile::kInput), file_of({weight})));
 }
 
 TEST_CASE("Tensors come back as they were: dtypes, strides, aliases, bits, an object twice", "[dedupe]") {

@@ -72,16 +72,16 @@ const std::vector<GapCase>& gap_cases() {
 
 TEST_CASE("each gap turns a verdict, and is named", "[coverage]") {
   std::set<Gap> tried;
-  for (const GapCase& one : gap_cases()) {
+  for (const GapCase& gap_case : gap_cases()) {
     Coverage account = of_a_device_run();
-    one.make(account);
-    CAPTURE(name_of(one.gap));
-    CHECK(gap_names(account) == Names{name_of(one.gap)});
+    gap_case.make(account);
+    CAPTURE(name_of(gap_case.gap));
+    CHECK(gap_names(account) == Names{name_of(gap_case.gap)});
     CHECK(verdict_of(false, account) == Verdict::kNotJudged);
     CHECK(verdict_of(true, account) == Verdict::kDiffers);
     CHECK(reasons(account).size() == 1);
     CHECK(lines(account).back().find(reasons(account)[0].substr(0, 10)) != std::string::npos);
-    tried.insert(one.gap);
+    tried.insert(gap_case.gap);
   }
   CHECK(tried.size() == static_cast<size_t>(Gap::kCount));
 }
@@ -121,7 +121,7 @@ TEST_CASE("verdicts have exit statuses, and the worst of several counts", "[cove
 
 TEST_CASE("lines about an account have at most 80 columns", "[coverage]") {
   Coverage account = of_a_device_run();
-  for (const GapCase& one : gap_cases()) one.make(account);
+  for (const GapCase& gap_case : gap_cases()) gap_case.make(account);
   account.seen = 123'456'789;
   account.thread_calls = 987'654'321'000;
   account.loaders = 1'000'000;

@@ -168,7 +168,7 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> exponent(-12, 8);
   struct Strange {
-    const char* what;
+    const char* name;
     double golden, result;
   };
   const Strange cases[] = {{"nothing", 1, 1},
@@ -189,7 +189,7 @@ TEST_CASE("The numbers of tensors that are rounding apart are those of a plain l
     for (const Strange& strange : cases) {
       for (const double scale : {1.0, 1e-4, 1e-30, 1e-41}) {
         for (const size_t n : {1024, 3072, 70000}) {
-          INFO(dtype << ", " << n << " elements times " << scale << ", and " << strange.what);
+          INFO(dtype << ", " << n << " elements times " << scale << ", and " << strange.name);
           Pair pair;
           for (size_t i = 0; i < n; ++i) {
             const double golden = scale * normal(random) * std::exp2(exponent(random));

@@ -81,10 +81,10 @@ TEST_CASE("a call on the CPU is no call for the fallback", "[fallback]") {
 
 TEST_CASE("cast rules hold for all operators, or for a single operator by its name in capitals", "[fallback]") {
   const ScopedVariable all("OP_DTYPE_CAST_DICT", "torch.float16 -> torch.float32, bfloat16->float");
-  const ScopedVariable one("ADD__OP_DTYPE_CAST_DICT", "torch.complex64->torch.complex128");
-  const auto rules_of = [](std::string given) {
+  const ScopedVariable of_add("ADD__OP_DTYPE_CAST_DICT", "torch.complex64->torch.complex128");
+  const auto rules_of = [](std::string text) {
     FallbackOptions options;
-    options.cast = std::move(given);
+    options.cast = std::move(text);
     return CastRules(cast_settings(resolve(options).cast));
   };
   const CastRules rules(cast_settings(resolve(FallbackOptions{}).cast));
@@ -93,8 +93,8 @@ TEST_CASE("cast rules hold for all operators, or for a single operator by its na
   CHECK(rules.for_op("aten::mm")(at::kDouble) == at::kDouble);
   CHECK(rules.for_op("aten::add_.Tensor")(at::kHalf) == at::kHalf);
   CHECK(rules.for_op("torch.Tensor.add_")(at::kComplexFloat) == at::kComplexDouble);
-  const CastRules given = rules_of("torch.float32->torch.float64");
-  CHECK(given.for_op("torch.Tensor.add_")(at::kFloat) == at::kDouble);
+  const CastRules rules_of_text = rules_of("torch.float32->torch.float64");
+  CHECK(rules_of_text.for_op("torch.Tensor.add_")(at::kFloat) == at::kDouble);
   CHECK(!rules_of("").for_op("aten::mm"));
   for (const char* wrong : {"float", "float16->", "float16->nothing", "float16->int32", "half->float,half->double"}) {
     CHECK_THROWS_WITH(rules_of(wrong), Catch::StartsWith("cast=: '"));

@@ -83,10 +83,10 @@ TEST_CASE("a view is copied without the rest of its storage, strides kept", "[fa
     CHECK(moved.tensors()[0].strides() == view.strides());
     CHECK(moved.tensors()[0].equal(view));
   }
-  const MovedCall two(make_tuple({row.slice(0, 10, 20), row.slice(0, 15, 30)}), make_dict({}), kCopies);
-  CHECK(two.bytes() < 64 + 30 * 4);
-  CHECK(two.tensors()[0].storage().data() == two.tensors()[1].storage().data());
-  CHECK(two.tensors()[1].equal(row.slice(0, 15, 30)));
+  const MovedCall overlapping(make_tuple({row.slice(0, 10, 20), row.slice(0, 15, 30)}), make_dict({}), kCopies);
+  CHECK(overlapping.bytes() < 64 + 30 * 4);
+  CHECK(overlapping.tensors()[0].storage().data() == overlapping.tensors()[1].storage().data());
+  CHECK(overlapping.tensors()[1].equal(row.slice(0, 15, 30)));
 }
 
 TEST_CASE("a cast keeps strides and aliasing, and leaves numbers and integers alone", "[fallback]") {
@@ -159,8 +159,8 @@ TEST_CASE("gradients of a moved call arrive by tensor index and touch nothing of
 TEST_CASE("copies towards the program hand gradients on, and may be differentiated twice", "[fallback]") {
   const Tensor x = sines({4}).requires_grad_();
   const Tensor y = x * 1;
-  const MovedTensors there({y}, kDoubles, GradientsGo::kToOriginals);
-  const Tensor cubed = there.copy_of(y).pow(3);
+  const MovedTensors moved({y}, kDoubles, GradientsGo::kToOriginals);
+  const Tensor cubed = moved.copy_of(y).pow(3);
   const MovedTensors back({cubed}, {.device = c10::kCPU, .cast = [](at::ScalarType) { return at::kFloat; }},
                           GradientsGo::kToOriginals);
   const Tensor result = back.copy_of(cubed);
@@ -170,8 +170,8 @@ TEST_CASE("copies towards the program hand gradients on, and may be differentiat
   const Tensor second = torch::autograd::grad({first.sum()}, {x})[0];
   CHECK(second.scalar_type() == at::kFloat);
   CHECK(at::allclose(second, 6 * x));
-  CHECK(there.original_of(there.copy_of(y)).is_same(y));
-  CHECK(!there.original_of(y).defined());
+  CHECK(moved.original_of(moved.copy_of(y)).is_same(y));
+  CHECK(!moved.original_of(y).defined());
 }
 
 TEST_CASE("a long chain of moves is freed without deep recursion", "[fallback]") {
@@ -235,9 +235,9 @@ TEST_CASE("a random stream is the generator's and leaves the CPU's own alone", "
 }
 
 TEST_CASE("a generator state of another kind seeds the CPU's", "[fallback]") {
-  const Tensor one = at::full({16}, 1, at::kByte), other = at::full({16}, 2, at::kByte);
-  CHECK(cpu_state_from(one).equal(cpu_state_from(one)));
-  CHECK(!cpu_state_from(one).equal(cpu_state_from(other)));
+  const Tensor ones = at::full({16}, 1, at::kByte), other = at::full({16}, 2, at::kByte);
+  CHECK(cpu_state_from(ones).equal(cpu_state_from(ones)));
+  CHECK(!cpu_state_from(ones).equal(cpu_state_from(other)));
   const Tensor own = at::detail::createCPUGenerator(11).get_state();
   CHECK(cpu_state_from(own).equal(own));
 }

@@ -333,12 +333,13 @@ TEST_CASE("a weight that autocast casts once gives each call its own gradient", 
   c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::AutocastCPU, true);
   REQUIRE(first.outputs[0].scalar_type() == at::kBFloat16);
 
-  const Tensor one = distinct_values({3, 5}, 3, at::kBFloat16), two = distinct_values({3, 5}, 4, at::kBFloat16);
-  const Tensors of_first = expected(first.outputs, {x, weight}, {one});
-  const Tensors of_second = expected(second.outputs, {x, weight}, {two});
+  const Tensor gradient = distinct_values({3, 5}, 3, at::kBFloat16),
+               other_gradient = distinct_values({3, 5}, 4, at::kBFloat16);
+  const Tensors of_first = expected(first.outputs, {x, weight}, {gradient});
+  const Tensors of_second = expected(second.outputs, {x, weight}, {other_gradient});
   first.passes->clear();
   second.passes->clear();
-  backward({first.outputs[0], second.outputs[0]}, {one, two});
+  backward({first.outputs[0], second.outputs[0]}, {gradient, other_gradient});
   for (size_t i = 0; i < 2; ++i) {
     CHECK(same(first.only().inputs[i], of_first[i]));
     CHECK(same(second.only().inputs[i], of_second[i]));

@@ -135,10 +135,10 @@ TEST_CASE("a hook's own calls are met by no hook and recorded by no graph", "[in
     std::string_view name() const override { return "Busy"; }
     void after(OpCall& call, HookState*) override {
       ++calls;
-      made = at::mul(flatten_tensors(call.result())[0], 2);
+      doubled = at::mul(flatten_tensors(call.result())[0], 2);
     }
     int calls = 0;
-    at::Tensor made;
+    at::Tensor doubled;
   };
   auto w = at::rand({3});
   w.set_requires_grad(true);
@@ -148,7 +148,7 @@ TEST_CASE("a hook's own calls are met by no hook and recorded by no graph", "[in
     at::add(w, 1);
   }
   CHECK(hook->calls == 1);
-  CHECK_FALSE(hook->made.requires_grad());
+  CHECK_FALSE(hook->doubled.requires_grad());
 }
 
 TEST_CASE("an operator's own failure passes unchanged and is told to the hooks", "[interceptor]") {
@@ -238,20 +238,20 @@ TEST_CASE("an executor runs the operator in place of the dispatcher", "[intercep
 TEST_CASE("scopes overlap in any order", "[scope]") {
   const auto a = at::ones({2});
   auto first = std::make_shared<RecordingHook>(), second = std::make_shared<RecordingHook>();
-  HookScope one(first, admitting("relu")), two(second, admitting("relu"));
-  one.enter();
+  HookScope outer(first, admitting("relu")), inner(second, admitting("relu"));
+  outer.enter();
   at::relu(a);
-  two.enter();
+  inner.enter();
   at::relu(a);
-  one.leave();
+  outer.leave();
   at::relu(a);
-  two.leave();
+  inner.leave();
   at::relu(a);
   CHECK(first->seen().size() == 2);
   CHECK(second->seen().size() == 2);
-  one.enter();  // restartable
+  outer.enter();  // restartable
   at::relu(a);
-  one.leave();
+  outer.leave();
   CHECK(first->seen().size() == 3);
 }
 

@@ -270,15 +270,15 @@ TEST_CASE("a write outside of a block is found once", "[memory]") {
   auto* const bytes = static_cast<char*>(block.data_ptr());
   bytes[40] = 1;
   bytes[41] = 1;
-  std::vector<Overwrite> found = overwrites();
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].offset == 40);
-  CHECK(found[0].bytes == 2);
+  std::vector<Overwrite> damage = overwrites();
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0].offset == 40);
+  CHECK(damage[0].bytes == 2);
   CHECK(overwrites().empty());
   bytes[-1] = 1;
-  found = overwrites();
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].offset == -1);
+  damage = overwrites();
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0].offset == -1);
 }
 
 TEST_CASE("OpMemoryCheck names operators, and is on for all threads", "[memory]") {

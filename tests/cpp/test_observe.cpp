@@ -56,15 +56,15 @@ ObserveOptions observe_into(const TemporaryFolder& folder, int64_t detail) {
 
 TEST_CASE("Statistics are those of all elements, however many", "[observe]") {
   const int64_t numel = GENERATE(1, 3, 511, 512, 513, 65536, 200001);
-  const Statistics found = statistics_of(at::arange(numel, at::kFloat).sub(2));
-  CHECK(found.known);
-  CHECK(found.numel == numel);
-  CHECK(*found.least().get_if<double>() == -2);
-  CHECK(*found.most().get_if<double>() == static_cast<double>(numel - 3));
-  CHECK(found.mean == Approx(static_cast<double>(numel - 5) / 2).epsilon(1e-12));
-  CHECK(found.zero == (numel > 2));
-  CHECK(found.nan == 0);
-  CHECK(found.inf == 0);
+  const Statistics statistics = statistics_of(at::arange(numel, at::kFloat).sub(2));
+  CHECK(statistics.known);
+  CHECK(statistics.numel == numel);
+  CHECK(*statistics.least().get_if<double>() == -2);
+  CHECK(*statistics.most().get_if<double>() == static_cast<double>(numel - 3));
+  CHECK(statistics.mean == Approx(static_cast<double>(numel - 5) / 2).epsilon(1e-12));
+  CHECK(statistics.zero == (numel > 2));
+  CHECK(statistics.nan == 0);
+  CHECK(statistics.inf == 0);
 }
 
 TEST_CASE("A hash is of the elements in their order, not of their memory", "[observe]") {
@@ -84,9 +84,9 @@ TEST_CASE("Whole numbers beyond the range of a double stay exact", "[observe]") 
   at::Tensor x = at::zeros({1000}, at::kLong);
   x.select(0, 700).fill_(std::numeric_limits<int64_t>::max());
   x.select(0, 1).fill_(std::numeric_limits<int64_t>::min() + 1);
-  const Statistics found = statistics_of(x);
-  CHECK(*found.most().get_if<int64_t>() == std::numeric_limits<int64_t>::max());
-  CHECK(*found.least().get_if<int64_t>() == std::numeric_limits<int64_t>::min() + 1);
+  const Statistics statistics = statistics_of(x);
+  CHECK(*statistics.most().get_if<int64_t>() == std::numeric_limits<int64_t>::max());
+  CHECK(*statistics.least().get_if<int64_t>() == std::numeric_limits<int64_t>::min() + 1);
 }
 
 TEST_CASE("Each call is a row with its arguments, results and their statistics", "[observe]") {
@@ -147,8 +147,8 @@ TEST_CASE("Calls are counted by shapes, and sizes that vary are named", "[observ
   }
   CHECK(calls == std::vector<uint64_t>{2, 1});
   std::vector<DynamicDim> varying;
-  for (const DynamicDim& one : result.varying) {
-    if (one.op == "aten::mm") varying.push_back(one);
+  for (const DynamicDim& dim : result.varying) {
+    if (dim.op == "aten::mm") varying.push_back(dim);
   }
   REQUIRE(varying.size() == 2);  // rows of the input and of the result; the weight stays
   CHECK_FALSE(varying[0].is_output);

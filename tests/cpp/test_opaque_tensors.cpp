@@ -48,8 +48,8 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, 
   return device.value_or(self.device()).is_cpu() ? copy : opaque(copy);
 }
 
-at::Tensor mul(const at::Tensor& one, const at::Tensor& other) {
-  return opaque(values_of(one) * values_of(other) * mul_factor);
+at::Tensor mul(const at::Tensor& tensor, const at::Tensor& other) {
+  return opaque(values_of(tensor) * values_of(other) * mul_factor);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

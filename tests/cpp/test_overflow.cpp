@@ -47,9 +47,9 @@ std::vector<std::string> producers(const OverflowResult& result) {
 }
 
 Value saved_input(const OverflowResult::Finding& finding) {
-  const FoundCalls found = find_calls(finding.saved);
-  REQUIRE(found.calls.size() == 1);
-  return found.calls.front()->read(CallFile::kInput);
+  const FoundCalls stored = find_calls(finding.saved);
+  REQUIRE(stored.calls.size() == 1);
+  return stored.calls.front()->read(CallFile::kInput);
 }
 
 }  // namespace
@@ -128,9 +128,9 @@ TEST_CASE("A producer's call is saved with its inputs as they were", "[overflow]
     REQUIRE(input);
     CHECK(input->equal(at::full({3}, 4.0).index_fill(0, at::zeros({1}, at::kLong), -1)));
     const Value output = find_calls(finding.saved).calls.front()->read(CallFile::kOutput);
-    const auto* made = (*sequence_items(*find_key(output, "args")))[0].get_if<at::Tensor>();
-    REQUIRE(made);
-    CHECK(std::isnan(made->select(0, 0).item<double>()));
+    const auto* result_tensor = (*sequence_items(*find_key(output, "args")))[0].get_if<at::Tensor>();
+    REQUIRE(result_tensor);
+    CHECK(std::isnan(result_tensor->select(0, 0).item<double>()));
   }
 }
 
@@ -173,10 +173,10 @@ TEST_CASE("A single value among many is found wherever it is, in every dtype", "
       for (const double value : {kInf, -kInf, kInf - kInf}) {
         at::Tensor tensor = sound.to(at::kFloat).clone();
         tensor[at] = value;
-        const Specials found = has(tensor.to(dtype));
-        CHECK(found.nan == std::isnan(value));
-        CHECK(found.pos_inf == (value > 0));
-        CHECK(found.neg_inf == (value < 0));
+        const Specials specials = has(tensor.to(dtype));
+        CHECK(specials.nan == std::isnan(value));
+        CHECK(specials.pos_inf == (value > 0));
+        CHECK(specials.neg_inf == (value < 0));
       }
     }
     for (int64_t size = 1; size < 9; ++size) {

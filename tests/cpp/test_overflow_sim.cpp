@@ -30,9 +30,9 @@ OverflowOptions window_of(const TemporaryFolder& folder, int64_t every) {
 }
 
 double saved_element(const OverflowResult::Finding& finding, CallFile file) {
-  const FoundCalls found = find_calls(finding.saved);
-  REQUIRE(found.calls.size() == 1);
-  const Value call = found.calls.front()->read(file);
+  const FoundCalls stored = find_calls(finding.saved);
+  REQUIRE(stored.calls.size() == 1);
+  const Value call = stored.calls.front()->read(file);
   const auto* tensor = (*sequence_items(*find_key(call, "args")))[0].get_if<at::Tensor>();
   REQUIRE(tensor);
   return tensor->select(0, 0).item<double>();
@@ -68,9 +68,9 @@ TEST_CASE("A tensor written before the window is judged is saved as it was", "[o
   const TemporaryFolder folder;
   const at::Tensor x = on_device(at::full({2}, -4.0));
   OpOverflowCheck scope(window_of(folder, 1000));
-  const at::Tensor made = at::sqrt(x);
+  const at::Tensor root = at::sqrt(x);
   x.fill_(7);         // the input ...
-  made.zero_();       // ... and the output
+  root.zero_();       // ... and the output
   x.sub_(8).sqrt_();  // in place itself
   scope.hook().flush();
   const OverflowResult result = scope.result();

@@ -66,8 +66,8 @@ std::string place(const Recording& run, const RecordedUse& use) {
 TEST_CASE("A tensor leads to the call that made it", "[record]") {
   const at::Tensor x = at::arange(6, at::kFloat);
   const Recording run = recorded([&] {
-    const at::Tensor one = at::neg(x), other = at::neg(x);
-    at::add(one, other);
+    const at::Tensor negative = at::neg(x), other = at::neg(x);
+    at::add(negative, other);
   });
   const RecordedCall& add = call_of(run, "aten::add.Tensor");
   REQUIRE(add.inputs == 2);

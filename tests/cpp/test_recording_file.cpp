@@ -45,9 +45,9 @@ Recording more_rows(const Recording& all, uint32_t calls) {
     call.first_use = static_cast<uint32_t>(all.uses.size() + rows.uses.size());
     call.inputs = i == 0 ? 0 : 1;
     call.outputs = 1;
-    const auto made = static_cast<uint32_t>(all.values.size() + i);
-    if (i > 0) rows.uses.push_back({place, made - 1});
-    rows.uses.push_back({result, made});
+    const auto number = static_cast<uint32_t>(all.values.size() + i);
+    if (i > 0) rows.uses.push_back({place, number - 1});
+    rows.uses.push_back({result, number});
     call.grad_enabled = true;
     rows.calls.push_back(call);
   }
@@ -70,21 +70,21 @@ void add(const Recording& rows, Recording& all) {
   extend(all.calls, rows.calls);
 }
 
-void check_equal(const Recording& one, const Recording& other) {
-  CHECK(one.strings == other.strings);
-  CHECK(one.lists == other.lists);
-  REQUIRE(one.values.size() == other.values.size());
-  REQUIRE(one.uses.size() == other.uses.size());
-  REQUIRE(one.calls.size() == other.calls.size());
+void check_equal(const Recording& recording, const Recording& other) {
+  CHECK(recording.strings == other.strings);
+  CHECK(recording.lists == other.lists);
+  REQUIRE(recording.values.size() == other.values.size());
+  REQUIRE(recording.uses.size() == other.uses.size());
+  REQUIRE(recording.calls.size() == other.calls.size());
   bool same = true;
-  for (size_t i = 0; i < one.values.size(); ++i) {
-    const RecordedValue &a = one.values[i], &b = other.values[i];
+  for (size_t i = 0; i < recording.values.size(); ++i) {
+    const RecordedValue &a = recording.values[i], &b = other.values[i];
     same = same && a.origin == b.origin && a.producer == b.producer && a.hash == b.hash && a.norm == b.norm &&
            a.shape == b.shape && a.projections == b.projections && a.known == b.known && a.dtype == b.dtype;
   }
-  for (size_t i = 0; i < one.uses.size(); ++i) same = same && one.uses[i].value == other.uses[i].value;
-  for (size_t i = 0; i < one.calls.size(); ++i) {
-    const RecordedCall &a = one.calls[i], &b = other.calls[i];
+  for (size_t i = 0; i < recording.uses.size(); ++i) same = same && recording.uses[i].value == other.uses[i].value;
+  for (size_t i = 0; i < recording.calls.size(); ++i) {
+    const RecordedCall &a = recording.calls[i], &b = other.calls[i];
     same = same && a.id == b.id && a.op == b.op && a.first_use == b.first_use && a.grad_enabled == b.grad_enabled;
   }
   CHECK(same);

@@ -81,8 +81,8 @@ class Store {
   };
   // With a meta.json, without which a call counts as cut off.
   Call call(const std::string& name) {
-    Call made{*store_, {name, ++id_}, ""};
-    return made.meta("{}");
+    Call call{*store_, {name, ++id_}, ""};
+    return call.meta("{}");
   }
 
  private:
@@ -284,8 +284,8 @@ TEST_CASE("Captures of ditorch replay with equal outputs and last-node gradients
   CHECK(outcome.report["summary"]["agrees"] == 17);
   size_t gradients = 0;
   for (const json& call : outcome.report["calls"]) {
-    for (const json& one : call["checks"])
-      gradients += one["what"].get<std::string>().find("grad") != std::string::npos;
+    for (const json& check : call["checks"])
+      gradients += check["what"].get<std::string>().find("grad") != std::string::npos;
   }
   CHECK(gradients >= 14);
 }
@@ -660,9 +660,9 @@ TEST_CASE("Hooks of the aten level see the operators of a replayed call, and no 
   CHECK(check(store.path()).status == 1);
   scope.leave();
   std::multiset<std::string> names;
-  for (const auto& one : hook->seen()) {
-    names.insert(one.name);
-    if (one.name == "aten::add.Tensor") CHECK(one.id == 2);
+  for (const auto& call : hook->seen()) {
+    names.insert(call.name);
+    if (call.name == "aten::add.Tensor") CHECK(call.id == 2);
   }
   CHECK(names == std::multiset<std::string>{"aten::add.Tensor", "aten::mul.Tensor"});
 }
@@ -677,7 +677,7 @@ TEST_CASE("The scopes of the thread that replays hold for the workers of --jobs"
   CHECK(check(store.path(), {"--jobs", "4"}).status == 0);
   scope.leave();
   std::set<uint64_t> ids;
-  for (const auto& one : hook->seen()) ids.insert(one.id);
+  for (const auto& call : hook->seen()) ids.insert(call.id);
   CHECK(ids.size() == 24);
 }
 
@@ -700,11 +700,11 @@ TEST_CASE("Scalars are rounded to float32 in every form of the arguments", "[rep
                            make_tuple({"aten::add.Tensor", make_tuple({x, 0.1, 0.2, 1e-5})})};
   const VariantInputs rounded(call, "add", {RunVariant::Kind::kFloat32Scalars}, std::nullopt);
   const auto scalars = [](const Value& value) {
-    std::vector<double> found;
+    std::vector<double> numbers;
     for (const Value& leaf : leaves_of(value)) {
-      if (const auto* scalar = leaf.get_if<double>()) found.push_back(*scalar);
+      if (const auto* scalar = leaf.get_if<double>()) numbers.push_back(*scalar);
     }
-    return found;
+    return numbers;
   };
   const auto in_float32 = [](float value) { return static_cast<double>(value); };
   CHECK(scalars(rounded.arguments().args) == std::vector<double>{in_float32(0.1f)});

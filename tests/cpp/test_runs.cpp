@@ -74,8 +74,8 @@ class MadeRun {
 
  private:
   uint32_t text(const std::string& text) {
-    const auto found = std::find(run_.strings.begin(), run_.strings.end(), text);
-    if (found != run_.strings.end()) return static_cast<uint32_t>(found - run_.strings.begin());
+    const auto entry = std::find(run_.strings.begin(), run_.strings.end(), text);
+    if (entry != run_.strings.end()) return static_cast<uint32_t>(entry - run_.strings.begin());
     run_.strings.push_back(text);
     return static_cast<uint32_t>(run_.strings.size() - 1);
   }
@@ -217,9 +217,9 @@ TEST_CASE("calls fused on one side become a group where their result agrees", "[
   REQUIRE(alignment.groups.size() == 1);
   CHECK(alignment.groups[0].a == CallNumbers{1, 2});
   CHECK(alignment.groups[0].b == CallNumbers{1});
-  const Divergence found = find_divergence(a.run(), b.run(), alignment);
-  CHECK(found.first == kNoRow);
-  const RunRow row = run_row(a.run(), b.run(), alignment, found, found.row_of_b[1], false);
+  const Divergence divergence = find_divergence(a.run(), b.run(), alignment);
+  CHECK(divergence.first == kNoRow);
+  const RunRow row = run_row(a.run(), b.run(), alignment, divergence, divergence.row_of_b[1], false);
   CHECK(row.op == "aten::mul + aten::add");
   CHECK(row.op_b == "aten::addcmul");
 }
@@ -231,17 +231,17 @@ TEST_CASE("a comparison of two recordings answers by row, without Python", "[run
     const uint32_t wrong = run->call("aten::mul", {in}, run == &a ? 10 : 99);
     run->call("aten::neg", {run->call("aten::exp", {wrong}, run == &a ? 11 : 98)}, run == &a ? 12 : 97);
   }
-  const RunComparison found(std::make_shared<Recording>(a.run()), std::make_shared<Recording>(b.run()));
-  CHECK(found.divergence().first == 0);
-  CHECK(found.births() == std::vector<uint32_t>{0});
-  CHECK(found.counts() == std::map<std::string, size_t>{{"born here", 1}, {"carried", 2}});
-  CHECK(found.worst("carried").size() == 2);
-  CHECK(found.chain(0) == std::vector<uint32_t>{0, 1, 2});
-  CHECK(found.row(0).op == "aten::mul");
-  CHECK(found.calls_of(2) == std::pair(CallNumbers{2}, CallNumbers{2}));
-  CHECK_THROWS_AS(found.row(3), std::out_of_range);
+  const RunComparison comparison(std::make_shared<Recording>(a.run()), std::make_shared<Recording>(b.run()));
+  CHECK(comparison.divergence().first == 0);
+  CHECK(comparison.births() == std::vector<uint32_t>{0});
+  CHECK(comparison.counts() == std::map<std::string, size_t>{{"born here", 1}, {"carried", 2}});
+  CHECK(comparison.worst("carried").size() == 2);
+  CHECK(comparison.chain(0) == std::vector<uint32_t>{0, 1, 2});
+  CHECK(comparison.row(0).op == "aten::mul");
+  CHECK(comparison.calls_of(2) == std::pair(CallNumbers{2}, CallNumbers{2}));
+  CHECK_THROWS_AS(comparison.row(3), std::out_of_range);
 
-  const RunComparison same(found.a(), found.a(), found.a().get());
+  const RunComparison same(comparison.a(), comparison.a(), comparison.a().get());
   CHECK(same.divergence().first == kNoRow);
   CHECK(same.counts() == std::map<std::string, size_t>{{"agrees", 3}});
 }
@@ -267,21 +267,21 @@ TEST_CASE("a difference is born once, carried along its producers, and may heal"
   for (auto* const run : {&a, &b}) {
     const double wrong = run == &b ? 0.5 : 0;
     const uint32_t in = run->parameter("x", 1);
-    const uint32_t one = run->call("aten::sin", {in}, 10);
-    const uint32_t two = run->call("aten::mul", {one}, 11 + wrong, "Net.fc");
+    const uint32_t sine = run->call("aten::sin", {in}, 10);
+    const uint32_t product = run->call("aten::mul", {sine}, 11 + wrong, "Net.fc");
     const uint32_t other = run->call("aten::cos", {in}, 12);
-    const uint32_t three = run->call("aten::add", {two, other}, 13 + wrong);
-    run->call("aten::clamp", {three}, 14);
+    const uint32_t sum = run->call("aten::add", {product, other}, 13 + wrong);
+    run->call("aten::clamp", {sum}, 14);
   }
-  const Divergence found = compared(a.run(), b.run());
-  REQUIRE(found.rows.size() == 5);
-  CHECK(found.first == 1);
+  const Divergence divergence = compared(a.run(), b.run());
+  REQUIRE(divergence.rows.size() == 5);
+  CHECK(divergence.first == 1);
   const CallVerdict expected[] = {CallVerdict::kAgrees, CallVerdict::kBorn, CallVerdict::kAgrees, CallVerdict::kCarried,
                                   CallVerdict::kHealed};
-  for (size_t i = 0; i < 5; ++i) CHECK(found.rows[i].verdict == expected[i]);
-  CHECK(found.rows[3].source == 1);
-  CHECK(found.rows[3].via == 1);
-  CHECK(found.first_by_step == std::vector<std::pair<int64_t, uint32_t>>{{0, 1}});
+  for (size_t i = 0; i < 5; ++i) CHECK(divergence.rows[i].verdict == expected[i]);
+  CHECK(divergence.rows[3].source == 1);
+  CHECK(divergence.rows[3].via == 1);
+  CHECK(divergence.first_by_step == std::vector<std::pair<int64_t, uint32_t>>{{0, 1}});
 }
 
 TEST_CASE("a call of a single run is named where it changes the inputs of others", "[runs]") {
@@ -290,11 +290,11 @@ TEST_CASE("a call of a single run is named where it changes the inputs of others
   a.call("aten::mul", {a.call("aten::sin", {in_a}, 10)}, 11);
   SECTION("it changes them") {
     b.call("aten::mul", {b.call("aten::relu", {b.call("aten::sin", {in_b}, 10)}, 50)}, 51);
-    const Divergence found = compared(a.run(), b.run());
-    REQUIRE(found.first != kNoRow);
-    CHECK(found.rows[found.first].verdict == CallVerdict::kOnlyB);
-    CHECK(found.rows[found.first].finding == Finding::kExtraCall);
-    CHECK(found.rows[found.row_of_a[1]].verdict == CallVerdict::kCarried);
+    const Divergence divergence = compared(a.run(), b.run());
+    REQUIRE(divergence.first != kNoRow);
+    CHECK(divergence.rows[divergence.first].verdict == CallVerdict::kOnlyB);
+    CHECK(divergence.rows[divergence.first].finding == Finding::kExtraCall);
+    CHECK(divergence.rows[divergence.row_of_a[1]].verdict == CallVerdict::kCarried);
   }
   SECTION("it changes nothing") {
     b.call("aten::mul", {b.call("aten::clone", {b.call("aten::sin", {in_b}, 10)}, 10)}, 11);
@@ -312,12 +312,12 @@ TEST_CASE("a result without statistics is not compared, and most of them are no 
         if (i < unknown) run->value(value).known = false, run->value(value).hash = 0;
       }
     }
-    const Divergence found = compared(a.run(), b.run());
-    CHECK(found.first == kNoRow);
+    const Divergence divergence = compared(a.run(), b.run());
+    CHECK(divergence.first == kNoRow);
     for (int i = 0; i < 4; ++i) {
-      CHECK(found.rows[i].verdict == (i < unknown ? CallVerdict::kNotCompared : CallVerdict::kAgrees));
+      CHECK(divergence.rows[i].verdict == (i < unknown ? CallVerdict::kNotCompared : CallVerdict::kAgrees));
     }
-    CHECK(found.is_judged == (unknown <= 2));
+    CHECK(divergence.is_judged == (unknown <= 2));
   }
 }
 
@@ -329,9 +329,9 @@ TEST_CASE("calls of a single run say nothing unless a call of both reads their r
     for (int i = 0; i < 6; ++i) in_b = b.call("aten::clone", {in_b}, 10);
     a.call("aten::cos", {in_a}, 20);
     b.call("aten::cos", {is_read ? in_b : b.parameter("y", 10)}, 20);
-    const Divergence found = compared(a.run(), b.run());
-    CHECK(found.first == kNoRow);
-    CHECK(found.is_judged == is_read);
+    const Divergence divergence = compared(a.run(), b.run());
+    CHECK(divergence.first == kNoRow);
+    CHECK(divergence.is_judged == is_read);
   }
 }
 
@@ -348,10 +348,10 @@ TEST_CASE("a value of a group that only gradients read is none of its results: t
   }
   const Alignment alignment = align_runs(a.run(), b.run());
   REQUIRE(alignment.groups.size() == 1);
-  const Divergence found = find_divergence(a.run(), b.run(), alignment);
-  REQUIRE(found.first != kNoRow);
-  CHECK(found.first == found.row_of_b[1]);
-  CHECK(found.rows[found.first].finding == Finding::kNumbers);
+  const Divergence divergence = find_divergence(a.run(), b.run(), alignment);
+  REQUIRE(divergence.first != kNoRow);
+  CHECK(divergence.first == divergence.row_of_b[1]);
+  CHECK(divergence.rows[divergence.first].finding == Finding::kNumbers);
 }
 
 TEST_CASE("calls of the same name whose results stand for those of others have no partners", "[runs]") {
@@ -373,11 +373,11 @@ TEST_CASE("a call of a single run that changes nothing in the end hides no wrong
     value = run->call("aten::clamp", {value}, 14);  // equal again
     run->call("aten::tanh", {value}, run == &b ? 20.5 : 20);
   }
-  const Divergence found = compared(a.run(), b.run());
-  REQUIRE(found.first != kNoRow);
-  CHECK(found.first == found.row_of_a[3]);
-  CHECK(found.rows[found.row_of_b[1]].finding == Finding::kNone);
-  CHECK(found.rows[found.row_of_a[1]].verdict == CallVerdict::kHealed);
+  const Divergence divergence = compared(a.run(), b.run());
+  REQUIRE(divergence.first != kNoRow);
+  CHECK(divergence.first == divergence.row_of_a[3]);
+  CHECK(divergence.rows[divergence.row_of_b[1]].finding == Finding::kNone);
+  CHECK(divergence.rows[divergence.row_of_a[1]].verdict == CallVerdict::kHealed);
 }
 
 TEST_CASE("a late difference is behind those seen before, wherever it was made", "[runs]") {
@@ -389,11 +389,11 @@ TEST_CASE("a late difference is behind those seen before, wherever it was made",
     run->call("aten::exp", {wrong}, run == &b ? 13.5 : 13);
     run->call("aten::mul", {extra}, run == &b ? 51 : 11);
   }
-  const Divergence found = compared(a.run(), b.run());
-  REQUIRE(found.first != kNoRow);
-  CHECK(found.first == found.row_of_a[1]);
-  CHECK(found.rows[found.row_of_b[1]].finding == Finding::kExtraCall);
-  CHECK(found.rows[found.row_of_b[1]].seen_in == found.row_of_a[3]);
+  const Divergence divergence = compared(a.run(), b.run());
+  REQUIRE(divergence.first != kNoRow);
+  CHECK(divergence.first == divergence.row_of_a[1]);
+  CHECK(divergence.rows[divergence.row_of_b[1]].finding == Finding::kExtraCall);
+  CHECK(divergence.rows[divergence.row_of_b[1]].seen_in == divergence.row_of_a[3]);
 }
 
 TEST_CASE("NaN, another parameter and an error are findings of their own", "[runs]") {
@@ -403,9 +403,9 @@ TEST_CASE("NaN, another parameter and an error are findings of their own", "[run
   SECTION("NaN") {
     const uint32_t result = b.call("aten::sin", {b.parameter("x", 1)}, 10.25);
     b.value(result).nan = 1;
-    const Divergence found = compared(a.run(), b.run());
-    REQUIRE(found.first == 0);
-    CHECK(found.rows[0].finding == Finding::kNonfinite);
+    const Divergence divergence = compared(a.run(), b.run());
+    REQUIRE(divergence.first == 0);
+    CHECK(divergence.rows[0].finding == Finding::kNonfinite);
   }
   SECTION("NaN on both sides is no difference of its own") {
     const uint32_t result = b.call("aten::sin", {b.parameter("x", 1)}, 10);
@@ -414,17 +414,17 @@ TEST_CASE("NaN, another parameter and an error are findings of their own", "[run
   }
   SECTION("a parameter") {
     b.call("aten::sin", {b.parameter("x", 2)}, 12);
-    const Divergence found = compared(a.run(), b.run());
-    REQUIRE(found.first == 0);
-    CHECK(found.rows[0].finding == Finding::kFirstInput);
+    const Divergence divergence = compared(a.run(), b.run());
+    REQUIRE(divergence.first == 0);
+    CHECK(divergence.rows[0].finding == Finding::kFirstInput);
   }
   SECTION("an error") {
     b.call("aten::sin", {b.parameter("x", 1)}, 10);
     b.last().outputs = 0;
     b.last().error = b.last().op;
-    const Divergence found = compared(a.run(), b.run());
-    REQUIRE(found.first == 0);
-    CHECK(found.rows[0].finding == Finding::kError);
+    const Divergence divergence = compared(a.run(), b.run());
+    REQUIRE(divergence.first == 0);
+    CHECK(divergence.rows[0].finding == Finding::kError);
   }
 }
 
@@ -433,8 +433,8 @@ TEST_CASE("rounding is no difference, with a noise recording not even where it g
   for (auto* const run : {&a, &b, &noise}) {
     const double change = run == &a ? 0 : run == &b ? 1e-7 : 2e-7;
     const uint32_t in = run->parameter("x", 1);
-    const uint32_t one = run->call("aten::mul", {in}, 10 + change);
-    run->call("aten::exotic", {one}, 11 + 1e4 * change);
+    const uint32_t product = run->call("aten::mul", {in}, 10 + change);
+    run->call("aten::exotic", {product}, 11 + 1e4 * change);
   }
   const Divergence alone = compared(a.run(), b.run());
   CHECK(alone.rows[0].verdict == CallVerdict::kAgrees);
@@ -482,28 +482,28 @@ TEST_CASE("steps that a run did not record are in no row", "[runs]") {
 
 TEST_CASE("the difference of two values is proven by any of their statistics", "[runs]") {
   MadeRun a, b;
-  const uint32_t one = a.parameter("x", 1), other = b.parameter("x", 1.5);
-  const ValueDifference found = difference_of(a.run(), one, b.run(), other);
-  CHECK(found.kind == ValueDifference::Kind::kNumbers);
-  CHECK(found.norm == Approx(0.5));  // a single element of all
-  CHECK(difference_of(a.run(), one, a.run(), one).kind == ValueDifference::Kind::kSame);
+  const uint32_t value = a.parameter("x", 1), other = b.parameter("x", 1.5);
+  const ValueDifference difference = difference_of(a.run(), value, b.run(), other);
+  CHECK(difference.kind == ValueDifference::Kind::kNumbers);
+  CHECK(difference.norm == Approx(0.5));  // a single element of all
+  CHECK(difference_of(a.run(), value, a.run(), value).kind == ValueDifference::Kind::kSame);
   for (auto* const run : {&a, &b}) run->value(0).projections.fill(std::nan(""));
-  CHECK(difference_of(a.run(), one, b.run(), other).norm > 0.01);  // by mean and norm alone
+  CHECK(difference_of(a.run(), value, b.run(), other).norm > 0.01);  // by mean and norm alone
 }
 
 TEST_CASE("calls of a recording are items by operator, phase and their order in the step", "[runs]") {
-  MadeRun made;
-  const uint32_t x = made.parameter("x", 1);
-  made.call("torch.relu", {x}, 2);
-  made.call("torch.tanh", {x}, 3);
-  made.call("torch.relu", {x}, 4);
-  const uint64_t forward_id = made.last().id;
-  made.call("torch.relu", {x}, 5);
-  made.last().phase = Phase::kBackward;
-  made.last().id = forward_id;
-  made.step = 1;
-  made.call("torch.relu", {x}, 6);
-  const std::vector<uint64_t> items = recorded_items(made.run());
+  MadeRun run;
+  const uint32_t x = run.parameter("x", 1);
+  run.call("torch.relu", {x}, 2);
+  run.call("torch.tanh", {x}, 3);
+  run.call("torch.relu", {x}, 4);
+  const uint64_t forward_id = run.last().id;
+  run.call("torch.relu", {x}, 5);
+  run.last().phase = Phase::kBackward;
+  run.last().id = forward_id;
+  run.step = 1;
+  run.call("torch.relu", {x}, 6);
+  const std::vector<uint64_t> items = recorded_items(run.run());
   const uint64_t first = item_in_order("torch.relu", Phase::kForward, 0);
   const uint64_t second = item_in_order("torch.relu", Phase::kForward, 1);
   const uint64_t tanh = item_in_order("torch.tanh", Phase::kForward, 0);
@@ -514,14 +514,14 @@ TEST_CASE("calls of a recording are items by operator, phase and their order in 
 }
 
 TEST_CASE("of five runs the odd run is named, with its first call", "[runs]") {
-  std::vector<MadeRun> made(5);
-  for (size_t i = 0; i < made.size(); ++i) {
+  std::vector<MadeRun> runs_made(5);
+  for (size_t i = 0; i < runs_made.size(); ++i) {
     const double wrong = i == 3 ? 0.25 : 0;
-    const uint32_t one = made[i].call("aten::sin", {made[i].parameter("x", 1)}, 10);
-    made[i].call("aten::mul", {made[i].call("aten::cos", {one}, 11 + wrong)}, 12 + wrong);
+    const uint32_t sine = runs_made[i].call("aten::sin", {runs_made[i].parameter("x", 1)}, 10);
+    runs_made[i].call("aten::mul", {runs_made[i].call("aten::cos", {sine}, 11 + wrong)}, 12 + wrong);
   }
   std::vector<const Recording*> runs;
-  for (const MadeRun& one : made) runs.push_back(&one.run());
+  for (const MadeRun& run : runs_made) runs.push_back(&run.run());
   const std::vector<OddCall> odd = find_odd_calls(runs).odd;
   REQUIRE(odd.size() == 1);
   CHECK(odd[0].run == 3);
@@ -537,14 +537,14 @@ TEST_CASE("of five runs the odd run is named, with its first call", "[runs]") {
 }
 
 TEST_CASE("calls with other numbers among their arguments may give other results", "[runs]") {
-  std::vector<MadeRun> made(3);
-  for (size_t i = 0; i < made.size(); ++i) {
-    const uint32_t x = made[i].parameter("x", 1);
-    made[i].call("aten::mul", {x}, 10 + static_cast<double>(i == 2));
-    made[i].set_scalars(i == 2 ? "{\"args[1]\":0.5}" : "{\"args[1]\":2.0}");
-    made[i].call("aten::sin", {x}, 20 + static_cast<double>(i == 1));
+  std::vector<MadeRun> runs_made(3);
+  for (size_t i = 0; i < runs_made.size(); ++i) {
+    const uint32_t x = runs_made[i].parameter("x", 1);
+    runs_made[i].call("aten::mul", {x}, 10 + static_cast<double>(i == 2));
+    runs_made[i].set_scalars(i == 2 ? "{\"args[1]\":0.5}" : "{\"args[1]\":2.0}");
+    runs_made[i].call("aten::sin", {x}, 20 + static_cast<double>(i == 1));
   }
-  const std::vector<OddCall> odd = find_odd_calls({&made[0].run(), &made[1].run(), &made[2].run()}).odd;
+  const std::vector<OddCall> odd = find_odd_calls({&runs_made[0].run(), &runs_made[1].run(), &runs_made[2].run()}).odd;
   REQUIRE(odd.size() == 1);
   CHECK(odd[0].run == 1);
   CHECK(odd[0].call == 1);

@@ -68,7 +68,7 @@ TEST_CASE("shrink finds the size from which on a call fails", "[shrink]") {
   REQUIRE(shrunk.limits.size() == 1);
   CHECK(shrunk.limits[0].fails == 257);
   CHECK(shrunk.limits[0].passes == 256);
-  CHECK(shrunk.limits[0].what.find("dimension 1 of input 0") != std::string::npos);
+  CHECK(shrunk.limits[0].size.find("dimension 1 of input 0") != std::string::npos);
   CHECK(asked.count < 60);
 }
 
@@ -148,9 +148,9 @@ TEST_CASE("shrink tries sizes and indices among the arguments where sizes alone 
     const auto& items = *sequence_items(call.args);
     if (items.size() != 3 || first(call).dim() != 2) return Attempt::kInvalid;
     const auto rows = first(call).size(0);
-    const auto* given = items[2].get_if<int64_t>();
+    const auto* number = items[2].get_if<int64_t>();
     const auto* index = items[1].get_if<at::Tensor>();
-    const bool fits = *given == rows && (index->numel() == 0 || index->max().item<int64_t>() < rows);
+    const bool fits = *number == rows && (index->numel() == 0 || index->max().item<int64_t>() < rows);
     return fits ? Attempt::kFails : Attempt::kInvalid;
   });
   CHECK(first(shrunk.call).size(0) == 1);

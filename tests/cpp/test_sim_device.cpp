@@ -154,12 +154,12 @@ TEST_CASE("the device's clock adds up the time that items are told to take", "[s
 }
 
 TEST_CASE("a queue that waits for an event of another goes on after it", "[sim][queue]") {
-  Queue &one = pool_queue(0), &other = pool_queue(0);
-  REQUIRE(&one != &other);
+  Queue &queue = pool_queue(0), &other = pool_queue(0);
+  REQUIRE(&queue != &other);
   std::atomic<int> number = 0;
-  one.push([&number] { number = 1; }, milliseconds(5));
+  queue.push([&number] { number = 1; }, milliseconds(5));
   const auto event = std::make_shared<Event>();
-  one.record(event);
+  queue.record(event);
   other.wait_for(event);
   int seen = 0;
   other.push([&] { seen = number; });

@@ -44,9 +44,9 @@ TimeOptions measure_into(const TemporaryFolder& folder, const char* ops) {
 }
 
 const TimeRow& row_of(const std::vector<TimeRow>& rows, const std::string& op) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const TimeRow& row) { return row.op == op; });
-  if (found == rows.end()) throw std::runtime_error("no row of " + op);
-  return *found;
+  const auto place = std::find_if(rows.begin(), rows.end(), [&](const TimeRow& row) { return row.op == op; });
+  if (place == rows.end()) throw std::runtime_error("no row of " + op);
+  return *place;
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
@@ -70,7 +70,7 @@ TEST_CASE("Quantiles of durations are off by less than 0.8 percent, the rest is 
   first.add(second);
   std::sort(all.begin(), all.end());
   int64_t total = 0;
-  for (const int64_t one : all) total += one;
+  for (const int64_t part : all) total += part;
   CHECK(first.count() == all.size());
   CHECK(first.total() == total);
   CHECK(first.least() == all.front());

@@ -41,11 +41,11 @@ Value slice(Values parts) {
 }
 
 void save_plain_values() {
-  const int64_t one = 1;
+  const int64_t bit = 1;
   save("none", None{});
   save("ints",
-       make_list({0, 255, 256, 65535, 65536, -1, int64_t{std::numeric_limits<int32_t>::min()}, one << 31, -(one << 33),
-                  one << 40, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}));
+       make_list({0, 255, 256, 65535, 65536, -1, int64_t{std::numeric_limits<int32_t>::min()}, bit << 31, -(bit << 33),
+                  bit << 40, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}));
   save("scalars", make_tuple({true, false, 1.5, -INFINITY, c10::complex<double>(1, -2), "h\xc3\xa9", ""}));
   save("odd_texts", make_dict({{"bad", std::string("a\xff\xfe")},
                                {"surrogate", std::string("\xed\xb2\x80")},

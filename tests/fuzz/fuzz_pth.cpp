@@ -229,10 +229,10 @@ class Containers {
     std::ofstream(path_, std::ios::binary) << mutant;
     g_allocated = 0;
     try {
-      const FoundCalls found = find_calls(path_);
-      for (const auto& call : found.calls) {
+      const FoundCalls stored = find_calls(path_);
+      for (const auto& call : stored.calls) {
         if (leads_out(call->path().substr(path_.size()))) throw std::runtime_error("has a call at " + call->path());
-        for (const CallFile file : kFiles) read_file(*call, file, sound || !found.problems.empty(), tally);
+        for (const CallFile file : kFiles) read_file(*call, file, sound || !stored.problems.empty(), tally);
         if (call->has(CallFile::kMeta)) read_meta(*call);
       }
     } catch (const Error&) {

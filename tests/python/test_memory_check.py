@@ -227,7 +227,7 @@ def test_op_tools_run_says_what_leaks(tmp_path, flags, variables):
 def test_a_program_without_steps_is_told_that_growth_was_not_judged(tmp_path):
     status, text = run_script(tmp_path, "import torch\nheld = [torch.ones(3) * 2 for _ in range(20)]\n", "--memory")
     assert status == 0, text
-    assert "what grows was not judged: 0 steps ended, 4 are needed" in text
+    assert "growth was not judged: 0 steps ended, 4 are needed" in text
 
 
 def test_doctor_says_whether_the_allocator_reports(monkeypatch):

@@ -99,7 +99,7 @@ def test_parts_that_do_not_fit_are_said(captures, replay, tmp_path):
     for files, message in [
         ((first,), "part 1/2 is missing"),
         ((first, first), "the same part as"),
-        ((first, other), "is one of 3 parts"),
+        ((first, other), "belongs to 3 parts"),
         ((first, checked), "was made with other options"),
         ((tmp_path / "no.json",), "No such file"),
     ]:

@@ -13,23 +13,23 @@ namespace op_tools::replay {
 namespace {
 
 constexpr const char* kFooter = R"(
-DIR is the folder of one captured call, any folder above many, or a container file (calls.zip).
+DIR is the folder of a captured call, any folder above many, or a container file (calls.zip).
 
 Examples
   run_op_from_data op_capture_result/0/2024-08-06--11-41 --acc_check
-      run everything that was captured; compare with what was saved
+      run all captured calls; compare with the saved results
   run_op_from_data .../torch.Tensor.div/5 --run_times 3 --sync_time_measure
-      time one call, forward and backward
+      time a call, forward and backward
   run_op_from_data captures --run_times 20 --sync_time_measure --json cpu.json
   run_op_from_data captures --run_times 20 --sync_time_measure --device cuda:0 --compare cpu.json
       time the same calls on two devices; print the ratio of their medians by operator
   run_op_from_data captures --acc_check --shard 0/4 --json part0.json
   run_op_from_data --merge part0.json part1.json part2.json part3.json
-      a large collection in four parts, anywhere; then one summary and exit status
+      a large collection in four parts, anywhere; then a summary and exit status of all
   run_op_from_data captures --acc_check --device cuda:0 --filter 'torch.nn.functional.*' --json report.json
-      run the nn.functional calls on a GPU; compare with what was saved and with the CPU; write a report
+      run the nn.functional calls on a GPU; compare with the saved results and with the CPU; write a report
 
---acc_check judges by the CPU's own error against float64. Tolerances instead: AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16|_BFLOAT16|_FLOAT32|_FLOAT64]="atol,rtol", for one operator with its name in
+--acc_check judges by the CPU's own error against float64. Tolerances instead: AUTOCOMPARE_ERROR_TOLERANCE[_FLOAT16|_BFLOAT16|_FLOAT32|_FLOAT64]="atol,rtol", for a single operator with its name in
 front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
 
 Exit status
@@ -105,13 +105,13 @@ void add_selection(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_option("--device", options.device, "Run on this device: cpu (the default), cuda, cuda:1, npu, ...")
       ->type_name("D");
   app.add_option("--filter", options.filter,
-                 "Only calls whose whole name matches one of these regular expressions, separated "
+                 "Only calls whose whole name matches any of these regular expressions, separated "
                  "by commas")
       ->type_name("RE");
-  app.add_option("--json", options.json, "Write summary and all calls as one JSON object")->type_name("FILE");
+  app.add_option("--json", options.json, "Write summary and all calls as a JSON object")->type_name("FILE");
   app.add_option("--expected", options.expected,
-                 "With --acc_check: judge against the CPU (on the CPU: against float64) and write what each result has "
-                 "to be, values and limits, as a .pth file")
+                 "With --acc_check: judge against the CPU (on the CPU: against float64) and write the "
+                 "expected results, values and limits, as a .pth file")
       ->type_name("FILE");
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
@@ -121,7 +121,7 @@ void add_selection(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
                  "without it")
       ->type_name("I/N");
   app.add_flag("--merge", options.merge,
-               "DIR are files that --json wrote of all parts (--shard): print one summary of them");
+               "DIR are files that --json wrote of all parts (--shard): print a summary of them all");
   app.add_flag("--no_summary", options.no_summary, "Leave out the closing summary");
 }
 
@@ -137,15 +137,16 @@ void add_program(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
 }
 
 void add_shrinking(CLI::App& app, ReplayOptions& options) {
-  app.add_option("--shrink", options.shrink,
-                 "Look for the smallest form of the one call in DIR that still fails on the device; written to FOLDER, "
-                 "which is there. Started again after a crash of the operator, it goes on from its journal there")
+  app.add_option(
+         "--shrink", options.shrink,
+         "Look for the smallest form of the only call in DIR that still fails on the device; written to FOLDER, "
+         "which is there. Started again after a crash of the operator, it goes on from its journal there")
       ->type_name("FOLDER");
   app.add_option("--attempts", options.attempts, "Of --shrink, at most N (200)")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
   app.add_option("--attempt_seconds", options.attempt_seconds,
-                 "Of --shrink: after S seconds in one attempt the process ends with SIGALRM (60)")
+                 "Of --shrink: after S seconds in an attempt the process ends with SIGALRM (60)")
       ->check(CLI::Range(1, 1000000))
       ->type_name("S");
 }

@@ -36,8 +36,8 @@ void renumber(const SavedCall& before, SavedCall& now) {
   now.meta.inputs = pick(before.meta.inputs);
   now.restrided.clear();
   for (size_t i = 0; i < from.size(); ++i) {
-    if (const auto found = before.restrided.find(from[i]); found != before.restrided.end()) {
-      now.restrided.emplace(i, found->second);
+    if (const auto entry = before.restrided.find(from[i]); entry != before.restrided.end()) {
+      now.restrided.emplace(i, entry->second);
     }
   }
   const auto* judged = now.judged.get_if<Dict>();
@@ -56,7 +56,7 @@ Value with_integers(const Value& value, int64_t from, int64_t to) {
     if (const auto* number = leaf.get_if<int64_t>(); number && *number == from) return to;
     if (const auto* size = leaf.get_if<Size>()) {
       Size changed = *size;
-      for (int64_t& one : changed.sizes) one = one == from ? to : one;
+      for (int64_t& length : changed.sizes) length = length == from ? to : length;
       return changed;
     }
     return leaf;
@@ -66,9 +66,9 @@ Value with_integers(const Value& value, int64_t from, int64_t to) {
 // `gradients`: whether tensors that required a gradient do so afterwards.
 SavedCall mapped(const SavedCall& call, const std::function<at::Tensor(const at::Tensor&)>& change, bool gradients) {
   SavedCall changed = call;
-  std::map<const void*, at::Tensor> made;
+  std::map<const void*, at::Tensor> copies;
   const auto visit = [&](const at::Tensor& tensor) -> Value {
-    const auto [place, is_new] = made.try_emplace(tensor.unsafeGetTensorImpl());
+    const auto [place, is_new] = copies.try_emplace(tensor.unsafeGetTensorImpl());
     if (is_new) {
       at::Tensor now = change(tensor);
       if (!now.is_same(tensor)) now = now.detach().set_requires_grad(gradients && tensor.requires_grad());

@@ -8,13 +8,13 @@
 namespace op_tools::replay {
 namespace {
 
-void find_unsupported(const Value& value, std::vector<std::string>* found) {
+void find_unsupported(const Value& value, std::vector<std::string>* names) {
   if (const auto* unsupported = value.get_if<Unsupported>()) {
-    found->push_back(unsupported->type + " (" + unsupported->why + ")");
+    names->push_back(unsupported->type + " (" + unsupported->why + ")");
   } else if (const Values* items = sequence_items(value)) {
-    for (const Value& item : *items) find_unsupported(item, found);
+    for (const Value& item : *items) find_unsupported(item, names);
   } else if (const auto* dict = value.get_if<Dict>()) {
-    for (const auto& [key, item] : *dict->items) find_unsupported(item, found);
+    for (const auto& [key, item] : *dict->items) find_unsupported(item, names);
   }
 }
 

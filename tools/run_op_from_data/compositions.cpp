@@ -13,14 +13,14 @@ namespace op_tools::replay {
 namespace {
 
 template <class T>
-const T& given(const Keywords& arguments, size_t index) {
+const T& argument_as(const Keywords& arguments, size_t index) {
   const auto& [name, value] = arguments.at(index);
-  if (const T* found = value.get_if<T>()) return *found;
+  if (const T* typed = value.get_if<T>()) return *typed;
   throw Error("the argument " + name + " has no form here");
 }
 
 const at::Tensor& tensor(const Keywords& arguments, size_t index) {
-  return given<at::Tensor>(arguments, index);
+  return argument_as<at::Tensor>(arguments, index);
 }
 
 at::Scalar number(const Keywords& arguments, size_t index) {
@@ -28,7 +28,7 @@ at::Scalar number(const Keywords& arguments, size_t index) {
   if (const auto* whole = value.get_if<int64_t>()) return *whole;
   if (const auto* pair = value.get_if<c10::complex<double>>()) return *pair;
   if (const auto* flag = value.get_if<bool>()) return *flag;
-  return given<double>(arguments, index);
+  return argument_as<double>(arguments, index);
 }
 
 Value divided_by(const Keywords& arguments) {
@@ -39,8 +39,8 @@ Value divided_by(const Keywords& arguments) {
 
 Value softmin(const Keywords& arguments) {
   std::optional<at::ScalarType> dtype;
-  if (!arguments.at(2).second.is<None>()) dtype = given<at::ScalarType>(arguments, 2);
-  return tensor(arguments, 0).neg().softmax(given<int64_t>(arguments, 1), dtype);
+  if (!arguments.at(2).second.is<None>()) dtype = argument_as<at::ScalarType>(arguments, 2);
+  return tensor(arguments, 0).neg().softmax(argument_as<int64_t>(arguments, 1), dtype);
 }
 
 Value softsign(const Keywords& arguments) {
@@ -55,7 +55,7 @@ Value tanhshrink(const Keywords& arguments) {
 
 Value normalize(const Keywords& arguments) {
   const at::Tensor& input = tensor(arguments, 0);
-  const int64_t dim = given<int64_t>(arguments, 2);
+  const int64_t dim = argument_as<int64_t>(arguments, 2);
   const at::Tensor norm = at::linalg_vector_norm(input, number(arguments, 1), dim, /*keepdim=*/true);
   return input.div(norm.clamp_min(number(arguments, 3)).expand_as(input));
 }
@@ -65,7 +65,7 @@ Value dropout3d(const Keywords& arguments) {
   const at::Tensor& input = tensor(arguments, 0);
   const bool batched = input.dim() == 5;
   const at::Tensor dropped = at::feature_dropout(batched ? input : input.unsqueeze(0), number(arguments, 1).toDouble(),
-                                                 given<bool>(arguments, 2));
+                                                 argument_as<bool>(arguments, 2));
   return batched ? dropped : dropped.squeeze(0);
 }
 

@@ -63,15 +63,15 @@ at::Tensor empty_on_cpu(const std::vector<int64_t>& sizes, at::ScalarType dtype)
 
 template <class T, class Items>
 at::Tensor filled(const std::vector<int64_t>& sizes, at::ScalarType dtype, const Items& items) {
-  at::Tensor made = empty_on_cpu(sizes, dtype);
-  std::transform(items.begin(), items.end(), made.mutable_data_ptr<T>(), [](const auto& item) {
+  at::Tensor tensor = empty_on_cpu(sizes, dtype);
+  std::transform(items.begin(), items.end(), tensor.mutable_data_ptr<T>(), [](const auto& item) {
     if constexpr (std::is_same_v<std::decay_t<decltype(item)>, c10::complex<double>> && std::is_same_v<T, double>) {
       return item.real();
     } else {
       return static_cast<T>(item);
     }
   });
-  return made;
+  return tensor;
 }
 
 // In the widest dtype of its kind, and Python's dtype where none is given.
@@ -110,7 +110,7 @@ at::Tensor made_tensor(const Values& args, const Keywords& keywords) {
     if (name == "data" && args.empty()) {
       data = &value;
     } else if (name == "dtype") {
-      if (const auto* given = value.get_if<at::ScalarType>()) dtype = *given;
+      if (const auto* type = value.get_if<at::ScalarType>()) dtype = *type;
     } else if (name == "device") {
       device = device_of(value);
     } else if (name == "requires_grad" && value.is<bool>()) {
@@ -126,13 +126,13 @@ at::Tensor made_tensor(const Values& args, const Keywords& keywords) {
   } else {
     Numbers numbers;
     numbers.add(*data, 0);
-    const auto [made, by_default] = tensor_of(numbers);
-    from = made;
+    const auto [from_numbers, by_default] = tensor_of(numbers);
+    from = from_numbers;
     if (!dtype) dtype = by_default;
   }
   const auto options = from.options().dtype(dtype.value_or(from.scalar_type())).device(device.value_or(from.device()));
-  at::Tensor made = from.to(options, /*non_blocking=*/false, /*copy=*/true);
-  return made.set_requires_grad(requires_grad);
+  at::Tensor copy = from.to(options, /*non_blocking=*/false, /*copy=*/true);
+  return copy.set_requires_grad(requires_grad);
 }
 
 }  // namespace op_tools::replay

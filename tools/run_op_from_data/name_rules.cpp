@@ -45,7 +45,7 @@ std::optional<Value> literal(std::string_view text) {
   double number = 0;
   if (const auto parsed = std::from_chars(text.data(), end, number); parsed.ptr == end) return Value(number);
   const auto& dtypes = c10::getStringToDtypeMap();
-  if (const auto found = dtypes.find(std::string(text)); found != dtypes.end()) return Value(found->second);
+  if (const auto entry = dtypes.find(std::string(text)); entry != dtypes.end()) return Value(entry->second);
   return std::nullopt;
 }
 
@@ -77,9 +77,9 @@ using Function = std::optional<Value> (*)(const Values&);
 template <size_t N>
 std::optional<Value> word_to_number(const Value& value, const std::array<std::string_view, N>& words) {
   const auto* text = value.get_if<std::string>();
-  const auto found = text ? std::find(words.begin(), words.end(), *text) : words.end();
-  if (found == words.end()) return std::nullopt;
-  return Value(static_cast<int64_t>(found - words.begin()));
+  const auto word = text ? std::find(words.begin(), words.end(), *text) : words.end();
+  if (word == words.end()) return std::nullopt;
+  return Value(static_cast<int64_t>(word - words.begin()));
 }
 
 const std::map<std::string_view, Function>& functions() {
@@ -172,10 +172,10 @@ std::optional<Parameters> bind_parameters(const NameRule& rule, const Values& ar
     } else if (next < args.size()) {
       value = args[next++];
     }
-    for (const auto& [keyword, given] : keywords) {
+    for (const auto& [keyword, argument] : keywords) {
       if (keyword != parameter.name) continue;
       if (value) return std::nullopt;
-      value = given;
+      value = argument;
       ++used_keywords;
     }
     if (!value) value = parameter.wanted;
@@ -191,7 +191,7 @@ std::optional<Parameters> bind_parameters(const NameRule& rule, const Values& ar
 std::optional<Value> evaluate(std::string_view text, const Parameters& parameters) {
   const auto open = text.find('(');
   if (open == std::string_view::npos) {
-    if (const auto found = parameters.find(text); found != parameters.end()) return found->second;
+    if (const auto entry = parameters.find(text); entry != parameters.end()) return entry->second;
     return literal(text);
   }
   const auto function = functions().find(text.substr(0, open));

@@ -425,8 +425,8 @@ std::vector<const NameRule*> rules_for(std::string_view name) {
     for (const auto& rule : kRules) (*index)[rule.name].push_back(&rule);
     return index;
   }();
-  const auto found = by_name.find(name);
-  return found == by_name.end() ? std::vector<const NameRule*>{} : found->second;
+  const auto entry = by_name.find(name);
+  return entry == by_name.end() ? std::vector<const NameRule*>{} : entry->second;
 }
 
 }  // namespace op_tools::replay

@@ -43,18 +43,18 @@ const ReplayableCall& References::replayable() {
 const RunOutcome& References::run(const RunVariant& variant, size_t pass) {
   const Key key(variant.kind, variant.sample, variant.coarse, pass);
   if (const auto known = runs_.find(key); known != runs_.end()) return known->second;
-  RunOutcome made;
+  RunOutcome outcome;
   try {
     const Value* state = find_key(call_.rng, "cpu");
     const StateGate::Pass gate(gate_, call_.meta.state.process, alone_);
     const NumThreads threads(call_.meta.state.num_threads);
     const Tensors arriving = pass == kNoPass ? Tensors() : gradient_list(call_.backward[pass].grad_outputs);
-    made =
+    outcome =
         replayable().run(variant, pass == kNoPass ? nullptr : &arriving, state ? state->get_if<at::Tensor>() : nullptr);
   } catch (const std::exception& error) {
-    made.impossible = exception_text(error);
+    outcome.impossible = exception_text(error);
   }
-  return runs_.emplace(key, std::move(made)).first->second;
+  return runs_.emplace(key, std::move(outcome)).first->second;
 }
 
 RunOutcome References::forward(const RunVariant& variant) {
@@ -67,11 +67,12 @@ RunOutcome References::forward(const RunVariant& variant) {
 
 RunOutcome References::backward(const RunVariant& variant, size_t pass) {
   if (!call_.node_gradients) return run(variant, pass);
-  RunOutcome made = run(variant, kNoPass);
-  if (!made.returned()) return made;
-  made.gradients = last_node_gradients(flatten_tensors(made.result), gradient_list(call_.backward[pass].grad_outputs),
-                                       made.made_from->edges(), /*keep_graph=*/true);
-  return made;
+  RunOutcome outcome = run(variant, kNoPass);
+  if (!outcome.returned()) return outcome;
+  outcome.gradients =
+      last_node_gradients(flatten_tensors(outcome.result), gradient_list(call_.backward[pass].grad_outputs),
+                          outcome.made_from->edges(), /*keep_graph=*/true);
+  return outcome;
 }
 
 }  // namespace op_tools::replay

@@ -60,34 +60,35 @@ void prepare_device(const ReplayOptions& options) {
 
 namespace {
 
-struct AllCalls {
+struct SelectedCalls {
   std::vector<std::unique_ptr<StoredCall>> calls;  // of this shard
   size_t count = 0;                                // of all shards
   std::vector<std::string> problems;               // paths that could not be searched
 };
 
-AllCalls calls_of(const ReplayOptions& options) {
-  AllCalls all;
+SelectedCalls calls_of(const ReplayOptions& options) {
+  SelectedCalls selected;
   for (const std::string& path : options.paths) {
     try {
-      FoundCalls found = find_calls(path);
-      for (auto& call : found.calls) all.calls.push_back(std::move(call));
-      all.problems.insert(all.problems.end(), found.problems.begin(), found.problems.end());
-      if (found.calls.empty() && found.problems.empty()) all.problems.push_back(path + ": no captured call in it");
+      FoundCalls stored_calls = find_calls(path);
+      for (auto& call : stored_calls.calls) selected.calls.push_back(std::move(call));
+      selected.problems.insert(selected.problems.end(), stored_calls.problems.begin(), stored_calls.problems.end());
+      if (stored_calls.calls.empty() && stored_calls.problems.empty())
+        selected.problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {
-      all.problems.push_back(exception_text(error));
+      selected.problems.push_back(exception_text(error));
     }
   }
-  all.count = all.calls.size();
-  if (!options.shard) return all;
+  selected.count = selected.calls.size();
+  if (!options.shard) return selected;
   std::vector<std::unique_ptr<StoredCall>> ours;
-  for (auto i = static_cast<size_t>(options.shard->index); i < all.count;
+  for (auto i = static_cast<size_t>(options.shard->index); i < selected.count;
        i += static_cast<size_t>(options.shard->count)) {
-    ours.push_back(std::move(all.calls[i]));
+    ours.push_back(std::move(selected.calls[i]));
   }
-  all.calls = std::move(ours);
-  if (options.shard->index != 0) all.problems.clear();  // each shard meets them; the first reports them
-  return all;
+  selected.calls = std::move(ours);
+  if (options.shard->index != 0) selected.problems.clear();  // each shard meets them; the first reports them
+  return selected;
 }
 
 }  // namespace
@@ -100,20 +101,20 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   Engine engine(options, caller);
   Stopwatch whole(c10::kCPU, /*synchronize=*/false);
   whole.start();
-  const AllCalls all = calls_of(options);
-  Reporter reporter(options, all.calls.size(), all.count);
+  const SelectedCalls selected = calls_of(options);
+  Reporter reporter(options, selected.calls.size(), selected.count);
   std::atomic<size_t> next{0};
   std::atomic<bool> interrupted{false};
   const auto work = [&](PythonCaller* asked) {
-    for (size_t i = next++; i < all.calls.size() && !interrupted; i = next++) {
-      reporter.add(i, engine.replay(*all.calls[i]));
+    for (size_t i = next++; i < selected.calls.size() && !interrupted; i = next++) {
+      reporter.add(i, engine.replay(*selected.calls[i]));
       if (asked && asked->is_interrupted()) interrupted = true;
     }
   };
   // The workers get this thread's state of torch, and with it the scopes that are on here.
   const at::ThreadLocalState state;
   std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), all.calls.size()); ++i) {
+  for (size_t i = 1; i < std::min(static_cast<size_t>(options.jobs), selected.calls.size()); ++i) {
     workers.emplace_back([&] {
       const at::ThreadLocalStateGuard as_here(state);
       work(nullptr);
@@ -122,7 +123,7 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   work(caller);
   for (std::thread& worker : workers) worker.join();
   if (interrupted) throw Error("interrupted");
-  return reporter.finish(all.problems, whole.stop() / 1000);
+  return reporter.finish(selected.problems, whole.stop() / 1000);
 }
 
 int run_command(const std::vector<std::string>& arguments, PythonCaller* caller) {

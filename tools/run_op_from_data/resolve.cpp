@@ -96,7 +96,7 @@ bool is_int_list(const c10::Argument& argument) {
 class Binder {
  public:
   Binder(const c10::OperatorHandle& op, Form form)
-      : schema_(op.schema()), form_(form), given_(schema_.arguments().size(), nullptr) {
+      : schema_(op.schema()), form_(form), values_(schema_.arguments().size(), nullptr) {
     const std::string& name = schema_.operator_name().name;
     std::string_view base = without(name, "aten::");
     if (base.ends_with('_')) base.remove_suffix(1);
@@ -124,7 +124,7 @@ class Binder {
 
   bool place_positional(const Values& args) {
     std::vector<size_t> slots;
-    for (size_t i = 0; i < given_.size(); ++i) {
+    for (size_t i = 0; i < values_.size(); ++i) {
       if (form_ == Form::kSchema || !argument(i).kwarg_only()) slots.push_back(i);
     }
     if (form_ == Form::kMethod) {
@@ -142,20 +142,20 @@ class Binder {
                                        [](const Value& value) { return value.is<int64_t>(); });
     if (spelt_out) {
       spelt_out_ = make_list(Values(args.begin() + static_cast<ptrdiff_t>(first), args.end()));
-      if (first == 1) given_[slots[0]] = &args[0];
-      given_[slots[first]] = &spelt_out_;
+      if (first == 1) values_[slots[0]] = &args[0];
+      values_[slots[first]] = &spelt_out_;
       return true;
     }
     if (args.size() > slots.size()) {
       return fail("takes " + std::to_string(slots.size()) + " positional arguments, " + std::to_string(args.size()) +
                   " were given");
     }
-    for (size_t i = 0; i < args.size(); ++i) given_[slots[i]] = &args[i];
+    for (size_t i = 0; i < args.size(); ++i) values_[slots[i]] = &args[i];
     return true;
   }
 
   std::optional<size_t> index_of(std::string_view name) const {
-    for (size_t i = 0; i < given_.size(); ++i) {
+    for (size_t i = 0; i < values_.size(); ++i) {
       if (argument(i).name() == name) return i;
     }
     return std::nullopt;
@@ -175,36 +175,36 @@ class Binder {
         if (name == "out" && value.is<None>()) continue;
         return fail("has no argument '" + name + "'");
       }
-      if (given_[*index]) return fail("got argument '" + name + "' twice");
-      given_[*index] = &value;
+      if (values_[*index]) return fail("got argument '" + name + "' twice");
+      values_[*index] = &value;
     }
     return true;
   }
 
   bool place_out(const Value& value) {
     if (outs_.size() == 1) {
-      given_[outs_[0]] = &value;
+      values_[outs_[0]] = &value;
       return true;
     }
     const Values* items = sequence_items(value);
     if (!items || items->size() != outs_.size()) {
       return fail("wants " + std::to_string(outs_.size()) + " tensors as out");
     }
-    for (size_t i = 0; i < outs_.size(); ++i) given_[outs_[i]] = &(*items)[i];
+    for (size_t i = 0; i < outs_.size(); ++i) values_[outs_[i]] = &(*items)[i];
     return true;
   }
 
   bool convert(Stack* stack) {
-    stack->reserve(given_.size());
-    for (size_t i = 0; i < given_.size(); ++i) {
+    stack->reserve(values_.size());
+    for (size_t i = 0; i < values_.size(); ++i) {
       const c10::Argument& wanted = argument(i);
-      if (!given_[i]) {
+      if (!values_[i]) {
         if (!wanted.default_value()) return fail("argument '" + wanted.name() + "' is missing");
         stack->push_back(*wanted.default_value());
         continue;
       }
       c10::IValue converted;
-      if (!to_ivalue(*given_[i], wanted, &converted, &why_, binding_)) return false;
+      if (!to_ivalue(*values_[i], wanted, &converted, &why_, binding_)) return false;
       stack->push_back(std::move(converted));
     }
     return true;
@@ -213,7 +213,7 @@ class Binder {
   const c10::FunctionSchema& schema_;
   Form form_;
   Binding binding_;
-  std::vector<const Value*> given_;  // by schema position
+  std::vector<const Value*> values_;  // by schema position
   std::vector<size_t> outs_;
   Value spelt_out_;
   std::string why_;
@@ -327,10 +327,10 @@ std::vector<c10::OperatorHandle> Resolver::Impl::candidates(const std::string& n
   const auto colons = name.find("::");
   const auto dot = name.find('.', colons == std::string::npos ? 0 : colons);
   if (dot != std::string::npos) return {handle({name.substr(0, dot), name.substr(dot + 1)})};
-  const auto found = overloads.find(name);
-  if (found == overloads.end()) throw Error("there is no operator " + name + " in this torch");
+  const auto entry = overloads.find(name);
+  if (entry == overloads.end()) throw Error("there is no operator " + name + " in this torch");
   std::vector<std::pair<std::vector<int>, c10::OperatorHandle>> ranked;
-  for (const auto& overload : found->second) {
+  for (const auto& overload : entry->second) {
     const auto op = c10::Dispatcher::singleton().findSchema(overload);
     if (op) ranked.emplace_back(parser_rank(op->schema()), *op);
   }
@@ -385,7 +385,7 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
   }
   if (name == "torch.tensor") {
     try {
-      const at::Tensor made = made_tensor(args, keywords);
+      const at::Tensor tensor = made_tensor(args, keywords);
       return {"numbers", false, false, [args, keywords] { return Value(made_tensor(args, keywords)); }};
     } catch (const Error& error) {
       throw python_only(name, error.what());
@@ -406,16 +406,16 @@ BoundCall Resolver::Impl::bind_torch(std::string_view name, const Values& args, 
         call.run = [run = std::move(call.run), suffix] { return as_number(run(), suffix == "[float]"); };
       }
       if (suffix == "[0]" || suffix == "[:2]") {
-        call.run = [run = std::move(call.run), one = suffix == "[0]"] {
+        call.run = [run = std::move(call.run), is_single = suffix == "[0]"] {
           const Value all = run();
           const Values* items = sequence_items(all);
           if (!items || items->size() < 2) return all;
-          return one ? (*items)[0] : make_tuple({(*items)[0], (*items)[1]});
+          return is_single ? (*items)[0] : make_tuple({(*items)[0], (*items)[1]});
         };
       }
       return call;
     }
-    throw python_only(name, rules[0]->target.empty() ? "" : "these arguments have no one operator");
+    throw python_only(name, rules[0]->target.empty() ? "" : "these arguments have no single operator");
   }
   for (const auto& space : kNameSpaces) {
     if (!name.starts_with(space.prefix)) continue;

@@ -40,11 +40,11 @@ at::Tensor spread(const at::Tensor& tensor, const std::vector<int64_t>& strides)
     throw Error("'restrided' asks for a tensor that spans more than 8 GiB");
   }
   at::Tensor memory = at::zeros({span}, tensor.options().requires_grad(false));
-  at::Tensor made = memory.as_strided(tensor.sizes(), strides);
-  made.copy_(tensor.detach());
-  made = made.detach();
-  made.set_requires_grad(tensor.requires_grad());
-  return made;
+  at::Tensor copy = memory.as_strided(tensor.sizes(), strides);
+  copy.copy_(tensor.detach());
+  copy = copy.detach();
+  copy.set_requires_grad(tensor.requires_grad());
+  return copy;
 }
 
 // Fresh copies of the tensors of a file, each on its device.

@@ -107,7 +107,7 @@ std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, con
       if (check.what != other_way.what || check.judgement.verdict != Verdict::kAgrees) continue;
       // The difference is reported as that of this run, as everywhere.
       other_way.judgement.diff = check.judgement.diff;
-      other_way.judgement.reason = "this run is right, what was saved is not";
+      other_way.judgement.reason = "this run is right, the saved result is not";
       check.judgement = other_way.judgement;
     }
   }

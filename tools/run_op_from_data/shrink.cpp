@@ -97,8 +97,8 @@ class Shrinker {
 
 void Shrinker::simplify_program() {
   if (!call().backward.empty()) takes(forward_alone(call()), "forward alone");
-  const auto without = [&](const char* step, bool there, const std::function<void(ProgramState&)>& change) {
-    if (!there) return;
+  const auto without = [&](const char* step, bool is_set, const std::function<void(ProgramState&)>& change) {
+    if (!is_set) return;
     SavedCall candidate = call();
     change(candidate.meta.state);
     takes(std::move(candidate), step);
@@ -139,9 +139,9 @@ void Shrinker::own_memory() {
   if (all_plain || takes(with_tensors(call(), own), "contiguous")) return;
   const size_t count = argument_tensors(call()).size();
   for (size_t i = 0; count > 1 && i < count; ++i) {
-    const at::Tensor one = argument_tensors(call())[i];
-    if (one.is_contiguous()) continue;
-    const auto only = [&](const at::Tensor& tensor) { return tensor.is_same(one) ? own(tensor) : tensor; };
+    const at::Tensor original = argument_tensors(call())[i];
+    if (original.is_contiguous()) continue;
+    const auto only = [&](const at::Tensor& tensor) { return tensor.is_same(original) ? own(tensor) : tensor; };
     takes(with_tensors(call(), only), "input " + std::to_string(i) + " contiguous");
   }
 }
@@ -207,8 +207,8 @@ Attempt Shrinker::try_new_size(const std::vector<Place>& places, int64_t size, b
     if (now.size(place.dim) > size) now = at::narrow(now, place.dim, first ? 0 : now.size(place.dim) - size, size);
   }
   const auto narrowed = [&](const at::Tensor& tensor) {
-    const auto found = smaller.find(tensor.unsafeGetTensorImpl());
-    return found == smaller.end() ? tensor : found->second;
+    const auto entry = smaller.find(tensor.unsafeGetTensorImpl());
+    return entry == smaller.end() ? tensor : entry->second;
   };
   const std::string step = text_of(places, size);
   const SavedCall candidate = with_tensors(call(), narrowed);
@@ -233,10 +233,10 @@ void Shrinker::bisect(const std::vector<Place>& places, bool first) {
     }
   }
   if (!first || really_passes != fails - 1 || size_now() != fails) return;
-  const std::string what = text_of(places, fails);
-  const auto is_known = [&](const SizeLimit& limit) { return limit.what == what; };
+  const std::string size = text_of(places, fails);
+  const auto is_known = [&](const SizeLimit& limit) { return limit.size == size; };
   if (std::none_of(shrunk_.limits.begin(), shrunk_.limits.end(), is_known)) {
-    shrunk_.limits.push_back({what, fails, fails - 1});
+    shrunk_.limits.push_back({size, fails, fails - 1});
   }
 }
 
@@ -267,10 +267,10 @@ void Shrinker::simplify_values() {
   const size_t count = argument_tensors(call()).size();
   for (const auto& [name, change] : changes) {
     for (size_t i = 0; i < count && left_ > 0; ++i) {
-      const at::Tensor one = argument_tensors(call())[i];
-      if (!is_float(one) || simple.contains(i)) continue;
+      const at::Tensor original = argument_tensors(call())[i];
+      if (!is_float(original) || simple.contains(i)) continue;
       const auto changed = [&, change = change](const at::Tensor& tensor) {
-        return tensor.is_same(one) ? change(tensor.detach()) : tensor;
+        return tensor.is_same(original) ? change(tensor.detach()) : tensor;
       };
       if (takes(with_tensors(call(), changed), "input " + std::to_string(i) + " of " + name)) simple.insert(i);
     }

@@ -20,7 +20,7 @@ using TryCall = std::function<Attempt(SavedCall& call, const std::string& step)>
 
 // "fails from 257 on; passes at 256": of a size of the call's tensors.
 struct SizeLimit {
-  std::string what;
+  std::string size;
   int64_t fails = 0, passes = 0;
 };
 

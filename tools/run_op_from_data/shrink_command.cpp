@@ -136,12 +136,12 @@ Attempt Attempts::make(SavedCall& call, const std::string& step) {
 }
 
 SavedCall read_one(const ReplayOptions& options) {
-  FoundCalls found = find_calls(options.paths[0]);
-  if (options.paths.size() != 1 || found.calls.size() != 1) {
-    throw Error("--shrink: " + options.paths[0] + " has " + std::to_string(found.calls.size()) +
-                " calls; give the folder of one");
+  FoundCalls stored_calls = find_calls(options.paths[0]);
+  if (options.paths.size() != 1 || stored_calls.calls.size() != 1) {
+    throw Error("--shrink: " + options.paths[0] + " has " + std::to_string(stored_calls.calls.size()) +
+                " calls; give the folder of a single call");
   }
-  SavedCall call = read_call(*found.calls[0]);
+  SavedCall call = read_call(*stored_calls.calls[0]);
   refuse_unsupported(call);
   if (call.from_ditorch) throw Error("--shrink: calls that ditorch saved cannot be made smaller");
   if (options.only_run_forward) call.backward.clear();
@@ -169,7 +169,7 @@ int shrink_command(const ReplayOptions& options, PythonCaller* caller) {
   const std::string folder = write_call(*CallStore::in_folder(options.shrink), shrunk.call);
   nlohmann::json limits = nlohmann::json::array();
   for (const SizeLimit& limit : shrunk.limits) {
-    limits.push_back({{"what", limit.what}, {"fails", limit.fails}, {"passes", limit.passes}});
+    limits.push_back({{"what", limit.size}, {"fails", limit.fails}, {"passes", limit.passes}});
   }
   const nlohmann::json report{{"folder", folder},          {"attempts", attempts.count()},
                               {"elements_before", before}, {"elements", elements_of(shrunk.call)},

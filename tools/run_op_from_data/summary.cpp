@@ -61,7 +61,7 @@ void print_disagreements(const std::vector<CallDigest>& calls) {
     const CallDigest::Worst& check = *call.worst;
     std::cout << formatted("  max_diff %-12s max_rel %-12s ", number_text(check.max_abs).c_str(),
                            number_text(check.max_rel).c_str())
-              << call.name << (check.what.empty() ? "" : " " + check.what)
+              << call.name << (check.tensor.empty() ? "" : " " + check.tensor)
               << (check.against == "saved" ? "" : " (against " + check.against + ")") << "\n      " << check.explained
               << "\n      " << call.path << "\n";
   }
@@ -107,8 +107,8 @@ void print_not_judged(const std::vector<CallDigest>& calls) {
 
 double number_in(const json& row, const char* key) {
   // An infinity has no form in JSON and is null there.
-  const auto found = row.find(key);
-  return found != row.end() && found->is_number() ? found->get<double>() : 0;
+  const auto entry = row.find(key);
+  return entry != row.end() && entry->is_number() ? entry->get<double>() : 0;
 }
 
 CallDigest digest_of(const json& call) {
@@ -123,8 +123,8 @@ CallDigest digest_of(const json& call) {
   for (const json& check : call.value("checks", json::array())) {
     if (digest.status == CallStatus::kNotJudged && digest.reason.empty()) digest.reason = check.at("reason");
     if (check.at("verdict") != token_of(Verdict::kDiffers).name) continue;
-    const std::string what = check.at("what");
-    CallDigest::Worst worst{what == "output" ? "" : what, check.at("against"), check.value("explained", ""),
+    const std::string tensor = check.at("what");
+    CallDigest::Worst worst{tensor == "output" ? "" : tensor, check.at("against"), check.value("explained", ""),
                             number_in(check, "max_abs"), number_in(check, "max_rel")};
     if (!digest.worst || worst.max_abs > digest.worst->max_abs) digest.worst = std::move(worst);
   }
@@ -159,8 +159,8 @@ void check_parts(const std::vector<Part>& parts) {
   std::map<int64_t, std::string> seen;
   for (const Part& part : parts) {
     if (part.count != parts.front().count) {
-      throw Error(part.file + ": is one of " + std::to_string(part.count) + " parts, " + parts.front().file +
-                  " one of " + std::to_string(parts.front().count));
+      throw Error(part.file + ": belongs to " + std::to_string(part.count) + " parts, " + parts.front().file + " to " +
+                  std::to_string(parts.front().count));
     }
     if (part.of_all != parts.front().of_all) {
       throw Error(part.file + ": its part was of " + std::to_string(part.of_all) + " calls, " + parts.front().file +
@@ -361,9 +361,9 @@ void write_json(const std::string& name, json summary, json calls) {
 
 int merge_reports(const ReplayOptions& options) {
   check_json(options.json);
-  Summary all;
-  all.compare = options.compare;
-  all.allow_unseen = options.allow_unseen;
+  Summary merged;
+  merged.compare = options.compare;
+  merged.allow_unseen = options.allow_unseen;
   std::vector<Part> parts;
   json calls = json::array();
   for (const std::string& name : options.paths) {
@@ -379,14 +379,14 @@ int merge_reports(const ReplayOptions& options) {
         part.count = shard->at(1);
         part.of_all = shard->at(2);
       }
-      take_settings(numbers, part, parts.empty(), &all);
+      take_settings(numbers, part, parts.empty(), &merged);
       parts.push_back(part);
-      all.left_out += numbers.at("left_out").get<size_t>();
+      merged.left_out += numbers.at("left_out").get<size_t>();
       // The parts ran side by side.
-      all.seconds = std::max(all.seconds, numbers.at("seconds").get<double>());
-      for (const json& problem : report.at("problems")) all.problems.push_back(problem);
+      merged.seconds = std::max(merged.seconds, numbers.at("seconds").get<double>());
+      for (const json& problem : report.at("problems")) merged.problems.push_back(problem);
       for (json& call : report.at("calls")) {
-        all.calls.push_back(digest_of(call));
+        merged.calls.push_back(digest_of(call));
         if (!options.json.empty()) calls.push_back(std::move(call));
       }
     } catch (const json::exception& error) {
@@ -394,10 +394,10 @@ int merge_reports(const ReplayOptions& options) {
     }
   }
   check_parts(parts);
-  note_filter(&all);
-  print_summary(all);
-  if (!options.json.empty()) write_json(options.json, json_of(all), std::move(calls));
-  return all.exit_status();
+  note_filter(&merged);
+  print_summary(merged);
+  if (!options.json.empty()) write_json(options.json, json_of(merged), std::move(calls));
+  return merged.exit_status();
 }
 
 }  // namespace op_tools::replay

@@ -26,7 +26,7 @@ struct CallDigest {
   std::vector<double> forward_ms, backward_ms;
   // Of the result that disagrees most.
   struct Worst {
-    std::string what, against, explained;
+    std::string tensor, against, explained;
     double max_abs = 0, max_rel = 0;
   };
   std::optional<Worst> worst;

@@ -79,9 +79,9 @@ std::vector<OpTime> read_times(const std::string& path) {
   std::vector<OpTime> times;
   try {
     const nlohmann::json report = nlohmann::json::parse(file);
-    for (const auto& one : report.at("times")) {
-      times.push_back({one.at("name"), one.at("phase"), one.at("calls"), one.at("runs"), one.at("median_ms"),
-                       one.at("least_ms"), one.at("spread")});
+    for (const auto& entry : report.at("times")) {
+      times.push_back({entry.at("name"), entry.at("phase"), entry.at("calls"), entry.at("runs"), entry.at("median_ms"),
+                       entry.at("least_ms"), entry.at("spread")});
     }
   } catch (const nlohmann::json::exception&) {
     throw Error("--compare " + path + ": holds no times; make it with --sync_time_measure --json " + path);
@@ -112,19 +112,19 @@ std::string comparison_table(const std::vector<OpTime>& times, const std::vector
   std::vector<std::pair<double, std::vector<std::string>>> rows;
   std::string only_here, only_there;
   for (const OpTime& time : times) {
-    const auto found = known.find({time.name, time.phase});
-    if (found == known.end()) {
+    const auto entry = known.find({time.name, time.phase});
+    if (entry == known.end()) {
       only_here += " " + time.name + " " + time.phase;
       continue;
     }
-    const OpTime& other = *found->second;
+    const OpTime& other = *entry->second;
     const double ratio = other.median_ms > 0 ? time.median_ms / other.median_ms : 0;
     std::string note = time.calls == other.calls ? "" : std::to_string(other.calls) + " calls there";
     rows.push_back(
         {ratio,
          {time.name, time.phase, std::to_string(time.calls), formatted("%.6f", time.median_ms),
           formatted("%.6f", other.median_ms), other.median_ms > 0 ? formatted("%.3f", ratio) : "", std::move(note)}});
-    known.erase(found);
+    known.erase(entry);
   }
   for (const auto& [key, other] : known) only_there += " " + key.first + " " + key.second;
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

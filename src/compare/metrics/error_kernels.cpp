@@ -106,7 +106,7 @@ template <From kFrom, class A, class B, class V>
   using Bits = typename V::Bits;
   const Bits exponent = Bits{} + kExponent, inverse = Bits{} + kInverse;
   const Doubles least = Doubles{} + job.least, max_rel = Doubles{} + job.max_rel;
-  const Doubles zero{}, one = Doubles{} + 1.0;
+  const Doubles zero{}, unit = Doubles{} + 1.0;
   const Doubles atol = Doubles{} + job.tolerance.atol, rtol = Doubles{} + job.tolerance.rtol;
   Doubles max_d{}, sum_d{}, sum_d2{}, max_ulp{}, sum_ulp{}, max_m{}, ab{}, aa{}, bb{}, outside{}, excess{};
   for (int64_t i = 0; i < job.n; i += V::kLanes) {
@@ -136,7 +136,7 @@ template <From kFrom, class A, class B, class V>
     const Doubles ulp = difference * reinterpret_cast<Doubles>(inverse - (reinterpret_cast<Bits>(scale) & exponent));
     max_ulp = ulp > max_ulp ? ulp : max_ulp;
     sum_ulp += ulp;
-    outside += difference > atol + rtol * size ? one : zero;
+    outside += difference > atol + rtol * size ? unit : zero;
   }
   return {max_of<V>(max_d),     sum_of<V>(sum_d),
           sum_of<V>(sum_d2),    max_of<V>(max_ulp),
@@ -163,11 +163,11 @@ template <class V>
 }
 
 // Products with a = b + e, from those of b and of the difference e.
-[[gnu::always_inline]] inline void add_products(double ee, double be, double bb, Found* found) {
-  found->sum_d2 = ee;
-  found->bb = bb;
-  found->ab = bb + be;
-  found->aa = found->ab + be + ee;
+[[gnu::always_inline]] inline void add_products(double ee, double be, double bb, Found* findings) {
+  findings->sum_d2 = ee;
+  findings->bb = bb;
+  findings->ab = bb + be;
+  findings->aa = findings->ab + be + ee;
 }
 
 // Differences, ULPs and maxima in float32; sums in float64. Products with `a` are derived from those with the
@@ -181,7 +181,7 @@ template <bool kTolerates, class V>
   const Bits exponent = Bits{} + kFloatExponent, inverse = Bits{} + kFloatInverse;
   const Floats least = Floats{} + static_cast<float>(job.least), max_rel = Floats{} + known;
   const Floats no{}, yes = Floats{} + 1.0F;
-  const Doubles zero{}, one = Doubles{} + 1.0;
+  const Doubles zero{}, unit = Doubles{} + 1.0;
   const Doubles atol = Doubles{} + job.tolerance.atol, rtol = Doubles{} + job.tolerance.rtol;
   Floats max_d{}, max_m{}, max_ulp{}, sum_ulp{}, excess{}, different{}, max_below{};
   Doubles sum_d{}, sum_d2{}, be{}, bb{}, outside{};
@@ -216,20 +216,20 @@ template <bool kTolerates, class V>
       bb += b * b;
       if constexpr (kTolerates) {
         drop_sign<V>(b);
-        outside += d > atol + rtol * b ? one : zero;
+        outside += d > atol + rtol * b ? unit : zero;
       }
     }
   }
-  Found found{};
-  found.max_d = max_of_floats<V>(max_d);
-  found.max_m = max_of_floats<V>(max_m);
-  found.max_ulp = max_of_floats<V>(max_ulp);
-  found.sum_ulp = sum_of_floats<V>(sum_ulp);
-  found.sum_d = sum_of<V>(sum_d);
-  found.outside = static_cast<int64_t>(kTolerates ? sum_of<V>(outside) : sum_of_floats<V>(different));
-  found.quotient = max_of_floats<V>(excess) > 0;
-  add_products(sum_of<V>(sum_d2), sum_of<V>(be), sum_of<V>(bb), &found);
-  return {found, max_of_floats<V>(max_below) > 0};
+  Found findings{};
+  findings.max_d = max_of_floats<V>(max_d);
+  findings.max_m = max_of_floats<V>(max_m);
+  findings.max_ulp = max_of_floats<V>(max_ulp);
+  findings.sum_ulp = sum_of_floats<V>(sum_ulp);
+  findings.sum_d = sum_of<V>(sum_d);
+  findings.outside = static_cast<int64_t>(kTolerates ? sum_of<V>(outside) : sum_of_floats<V>(different));
+  findings.quotient = max_of_floats<V>(excess) > 0;
+  add_products(sum_of<V>(sum_d2), sum_of<V>(be), sum_of<V>(bb), &findings);
+  return {findings, max_of_floats<V>(max_below) > 0};
 }
 
 template <class V>
@@ -312,14 +312,14 @@ float known_quotient(const LoopJob& job) {
 
 bool is_near(const LoopJob& job, const Near& near) {
   constexpr double kExactDifference = 0.5, kExactSum = 0x1p12, kInvertible = 0x1p126;
-  const Found& found = near.found;
-  return found.max_ulp <= std::min(kExactDifference, kExactSum * job.unit) && !near.below &&
-         found.max_m < kInvertible && std::isfinite(found.bb) && std::isfinite(found.sum_d2);
+  const Found& findings = near.findings;
+  return findings.max_ulp <= std::min(kExactDifference, kExactSum * job.unit) && !near.below &&
+         findings.max_m < kInvertible && std::isfinite(findings.bb) && std::isfinite(findings.sum_d2);
 }
 
-bool sum_near(const LoopJob& job, Found* found) {
+bool sum_near(const LoopJob& job, Found* findings) {
   const Near near = tolerates(job.tolerance) ? near_within_by(job) : near_by(job);
-  *found = near.found;
+  *findings = near.findings;
   return is_near(job, near);
 }
 

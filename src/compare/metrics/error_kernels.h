@@ -51,13 +51,13 @@ Found look_at_real(const LoopJob& job);
 
 // The same for whole blocks of float32 whose elements are near each other, for half of the work. False where they are
 // not near enough for the same exactness: *findings is unspecified then.
-bool sum_near(const LoopJob& job, Found* found);
+bool sum_near(const LoopJob& job, Found* findings);
 
 // Result of the float32 loops. Elements are near when float32 holds their differences exactly, and also the sums of
 // their ULPs over a block, which are multiples of half a unit. Excluded: values in the last powers of two, and
 // differences where golden is below `least`.
 struct Near {
-  Found found;
+  Found findings;
   bool below;  // there are such differences
 };
 bool is_near(const LoopJob& job, const Near& near);

@@ -50,13 +50,13 @@ double as_dtype(double golden, double limit) {
 enum class Special { kNone, kNan, kPositive, kNegative };
 
 Special special_of(const double* parts, int count, double limit) {
-  Special found = Special::kNone;
+  Special special = Special::kNone;
   for (int i = 0; i < count; ++i) {
     const double part = as_dtype(parts[i], limit);
     if (std::isnan(part)) return Special::kNan;
-    if (std::isinf(part) && found == Special::kNone) found = part > 0 ? Special::kPositive : Special::kNegative;
+    if (std::isinf(part) && special == Special::kNone) special = part > 0 ? Special::kPositive : Special::kNegative;
   }
-  return found;
+  return special;
 }
 
 void count(Special special, NonFinite* counts) {
@@ -175,31 +175,31 @@ class Summing {
         return;
       }
     }
-    std::optional<Found> found = by_float16_ && n == kBlock ? found_nearby(first, job) : std::nullopt;
-    if (!found) {
+    std::optional<Found> findings = by_float16_ && n == kBlock ? found_nearby(first, job) : std::nullopt;
+    if (!findings) {
       job.b = numbers_of(plan_.golden_dtype, golden_, first, n, job.n, golden_floats_, block_.b);
       job.a = numbers_of(plan_.result_dtype, result_, first, n, job.n, result_floats_, block_.a);
-      if (is_simple_) found = found_simply(job);
+      if (is_simple_) findings = found_simply(job);
     }
     const bool more = counts_more(*plan_.options);
-    if (found) {
-      if (found->max_d > max_d_ || more || found->quotient) {
+    if (findings) {
+      if (findings->max_d > max_d_ || more || findings->quotient) {
         widen(first, n, job);
         make_distances(job.n, &block_);
       }
     } else {
       widen(first, n, job);
-      found = look_closely(first, n, job, sums);
+      findings = look_closely(first, n, job, sums);
     }
     job.d = block_.d;
     job.m = block_.m;
-    if (found->quotient) sums->max_rel = max_rel_ = largest_quotient(job);
-    if (found->max_d > max_d_) {
-      sums->worst_at = first + (std::find(block_.d, block_.d + n, found->max_d) - block_.d);
-      max_d_ = found->max_d;
+    if (findings->quotient) sums->max_rel = max_rel_ = largest_quotient(job);
+    if (findings->max_d > max_d_) {
+      sums->worst_at = first + (std::find(block_.d, block_.d + n, findings->max_d) - block_.d);
+      max_d_ = findings->max_d;
     }
     if (more) count_over(plan_, block_, n, sums);
-    add_found(*found, sums);
+    add_found(*findings, sums);
   }
 
  private:
@@ -253,21 +253,22 @@ class Summing {
 
   std::optional<Found> found_nearby(int64_t first, const LoopJob& job) {
     const auto at = [&](const void* from) { return static_cast<const uint16_t*>(from) + first; };
-    Found found;
-    if (chances_ > 0 && compare_near_float16(plan_.result_dtype, at(result_), at(golden_), job, &found)) return found;
+    Found findings;
+    if (chances_ > 0 && compare_near_float16(plan_.result_dtype, at(result_), at(golden_), job, &findings))
+      return findings;
     return std::nullopt;
   }
 
   // Nothing where not all numbers are finite.
   std::optional<Found> found_simply(const LoopJob& job) {
-    Found found;
+    Found findings;
     if (chances_ > 0 && job.a.floats && job.b.floats) {
-      if (sum_near(job, &found)) return found;
+      if (sum_near(job, &findings)) return findings;
       --chances_;
     }
     // A sum of squares is finite when all numbers are (and none is huge, which costs time only).
-    found = look_at_real(job);
-    return fits(found.aa, found.bb, found.max_m) ? std::optional(found) : std::nullopt;
+    findings = look_at_real(job);
+    return fits(findings.aa, findings.bb, findings.max_m) ? std::optional(findings) : std::nullopt;
   }
 
   // Integers, complex elements, and blocks with elements that are not finite.
@@ -290,28 +291,28 @@ class Summing {
     }
     job.d = block_.d;
     job.m = block_.m;
-    Found found = look_at_distances(job);
+    Found findings = look_at_distances(job);
     job.a = {.floats = nullptr, .doubles = block_.a};
     job.b = {.floats = nullptr, .doubles = block_.b};
     job.n = parts_ * full;
     const Found products = look_at_real(job);
-    found.ab = products.ab;
-    found.aa = products.aa;
-    found.bb = products.bb;
-    return found;
+    findings.ab = products.ab;
+    findings.aa = products.aa;
+    findings.bb = products.bb;
+    return findings;
   }
 
-  static void add_found(const Found& found, ErrorSums* sums) {
-    sums->max_d = std::max(sums->max_d, found.max_d);
-    sums->max_m = std::max(sums->max_m, found.max_m);
-    sums->max_ulp = std::max(sums->max_ulp, found.max_ulp);
-    sums->sum_d += found.sum_d;
-    sums->sum_d2 += found.sum_d2;
-    sums->sum_ulp += found.sum_ulp;
-    sums->ab += found.ab;
-    sums->aa += found.aa;
-    sums->bb += found.bb;
-    sums->outside += found.outside;
+  static void add_found(const Found& findings, ErrorSums* sums) {
+    sums->max_d = std::max(sums->max_d, findings.max_d);
+    sums->max_m = std::max(sums->max_m, findings.max_m);
+    sums->max_ulp = std::max(sums->max_ulp, findings.max_ulp);
+    sums->sum_d += findings.sum_d;
+    sums->sum_d2 += findings.sum_d2;
+    sums->sum_ulp += findings.sum_ulp;
+    sums->ab += findings.ab;
+    sums->aa += findings.aa;
+    sums->bb += findings.bb;
+    sums->outside += findings.outside;
   }
 
   const SumPlan& plan_;
@@ -356,20 +357,21 @@ void merge(const ErrorSums& from, ErrorSums* to) {
 ErrorSums sum_errors(const SumPlan& plan, const void* result, const void* golden, int64_t numel) {
   const int64_t per_task = kBlock * kBlocksPerTask;
   const int64_t tasks = (numel + per_task - 1) / per_task;
-  std::vector<ErrorSums> found(static_cast<size_t>(tasks));
+  std::vector<ErrorSums> partial(static_cast<size_t>(tasks));
   parallel_for(tasks, per_task, [&](int64_t begin, int64_t end) {
     Summing summing(plan, result, golden, numel);
     for (int64_t task = begin; task < end; ++task) {
       summing.begin_task();
       const int64_t last = std::min(numel, (task + 1) * per_task);
       for (int64_t first = task * per_task; first < last; first += kBlock) {
-        summing.add(first, std::min(kBlock, last - first), &found[static_cast<size_t>(task)]);
+        summing.add(first, std::min(kBlock, last - first), &partial[static_cast<size_t>(task)]);
       }
     }
   });
   ErrorSums sums;
   sums.bits_equal = plan.result_dtype == plan.golden_dtype;
-  for (const ErrorSums& one : found) merge(one, &sums);  // in order: the sums do not depend on the threads
+  for (const ErrorSums& task_sums : partial)
+    merge(task_sums, &sums);  // in order: the sums do not depend on the threads
   return sums;
 }
 

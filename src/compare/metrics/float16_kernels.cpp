@@ -48,12 +48,12 @@ struct Measure {
 constexpr int kBias = 127, kUpper = kBias + 60, kLower = kBias - 55;  // biased exponents
 
 OP_TOOLS_V4_INLINE Measure measure_bfloat16(const uint16_t* golden, const LoopJob& job) {
-  const __m512i size = _mm512_set1_epi16(0x7FFF), one = _mm512_set1_epi16(1);
+  const __m512i size = _mm512_set1_epi16(0x7FFF), lowest = _mm512_set1_epi16(1);
   __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
   for (int64_t i = 0; i < kBlock; i += 32) {
     const __m512i m = _mm512_and_si512(_mm512_loadu_si512(golden + i), size);
     most = _mm512_max_epu16(m, most);
-    least = _mm512_min_epu16(_mm512_sub_epi16(m, one), least);  // 0 wraps to the largest
+    least = _mm512_min_epu16(_mm512_sub_epi16(m, lowest), least);  // 0 wraps to the largest
   }
   using Words = LaneReduction<uint16_t, 32>;
   const int upper = Words::max(reinterpret_cast<Words::Lanes>(most)),
@@ -141,25 +141,25 @@ struct Sums {
   OP_TOOLS_V4_INLINE Near end(const Measure& measure) const {
     const double unit = 1 / static_cast<double>(measure.factor), square = unit * unit;
     Near near{};
-    Found& found = near.found;
-    found.max_d = LaneReduction<float, 16>::max(max_d) * unit;
-    found.max_m = kBFloat16 ? measure.largest : LaneReduction<float, 16>::max(max_m);
-    found.max_ulp = LaneReduction<float, 16>::max(max_ulp) / 2;
-    found.sum_ulp = LaneReduction<float, 16>::sum(sum_ulp) / 2;
-    found.sum_d = LaneReduction<double, 8>::sum(sum_d) * unit;
-    found.sum_d2 = LaneReduction<double, 8>::sum(sum_d2) * square;
-    found.bb = LaneReduction<double, 8>::sum(bb) * square;
+    Found& findings = near.findings;
+    findings.max_d = LaneReduction<float, 16>::max(max_d) * unit;
+    findings.max_m = kBFloat16 ? measure.largest : LaneReduction<float, 16>::max(max_m);
+    findings.max_ulp = LaneReduction<float, 16>::max(max_ulp) / 2;
+    findings.sum_ulp = LaneReduction<float, 16>::sum(sum_ulp) / 2;
+    findings.sum_d = LaneReduction<double, 8>::sum(sum_d) * unit;
+    findings.sum_d2 = LaneReduction<double, 8>::sum(sum_d2) * square;
+    findings.bb = LaneReduction<double, 8>::sum(bb) * square;
     const double products = LaneReduction<double, 8>::sum(be) * square;
-    found.ab = found.bb + products;
-    found.aa = found.ab + products + found.sum_d2;
-    found.outside = different;
-    found.quotient = LaneReduction<float, 16>::max(excess) > 0;
+    findings.ab = findings.bb + products;
+    findings.aa = findings.ab + products + findings.sum_d2;
+    findings.outside = different;
+    findings.quotient = LaneReduction<float, 16>::max(excess) > 0;
     return near;
   }
 };
 
 template <bool kBFloat16>
-OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* found) {
+OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob& job, Found* findings) {
   const Measure measure = kBFloat16 ? measure_bfloat16(b, job) : Measure{true, 0, 1};
   if (!measure.fits) return false;
   Sums<kBFloat16> sums;
@@ -179,7 +179,7 @@ OP_TOOLS_V4_INLINE bool look(const uint16_t* a, const uint16_t* b, const LoopJob
     sums.end_run();
   }
   const Near near = sums.end(measure);
-  *found = near.found;
+  *findings = near.findings;
   return is_near(job, near);
 }
 
@@ -191,8 +191,8 @@ __attribute__((target("default"))) bool is_for_this_processor() {
 }
 
 OP_TOOLS_V4 bool near_float16(bool is_bfloat16, const uint16_t* a, const uint16_t* b, const LoopJob& job,
-                              Found* found) {
-  return is_bfloat16 ? look<true>(a, b, job, found) : look<false>(a, b, job, found);
+                              Found* findings) {
+  return is_bfloat16 ? look<true>(a, b, job, findings) : look<false>(a, b, job, findings);
 }
 __attribute__((target("default"))) bool near_float16(bool, const uint16_t*, const uint16_t*, const LoopJob&, Found*) {
   return false;
@@ -217,8 +217,8 @@ bool has_near_float16() {
 }
 
 bool compare_near_float16(c10::ScalarType dtype, const uint16_t* a, const uint16_t* b, const LoopJob& job,
-                          Found* found) {
-  return near_float16(dtype == c10::ScalarType::BFloat16, a, b, job, found);
+                          Found* findings) {
+  return near_float16(dtype == c10::ScalarType::BFloat16, a, b, job, findings);
 }
 
 }  // namespace op_tools

@@ -18,6 +18,6 @@ bool has_near_float16();  // the processor has AVX-512
 // sum_d, sum_d2, bb, and the differences of ab and aa from bb, are right to 4.2e-7 of the sum of their terms' sizes
 // for all values, and to 2e-8 for typical ones: eight terms at a time are added in float32. All else is exact.
 bool compare_near_float16(c10::ScalarType dtype, const uint16_t* a, const uint16_t* b, const LoopJob& job,
-                          Found* found);
+                          Found* findings);
 
 }  // namespace op_tools

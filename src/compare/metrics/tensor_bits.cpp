@@ -19,9 +19,9 @@ constexpr int64_t kChunk = 1 << 19;
 
 // The `count` elements from the `first` on that lie in memory, without the dispatcher: no version, no history.
 at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
-  constexpr int64_t one = 1;
+  constexpr int64_t kOne = 1;
   at::Tensor part = without_bits(dense);
-  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(one),
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(kOne),
                                                     dense.storage_offset() + first);
   return part;
 }

@@ -141,20 +141,20 @@ void add_squares(const ErrorSums& scaled, double scale, TensorDiff* diff) {
 }
 
 TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
-  at::Tensor a = on_cpu(result);
-  at::Tensor b = on_cpu(golden);
-  align(a, b);
-  if (!has_elements_known(a.scalar_type()) || !has_elements_known(b.scalar_type())) {
+  at::Tensor dense_result = on_cpu(result);
+  at::Tensor dense_golden = on_cpu(golden);
+  align(dense_result, dense_golden);
+  if (!has_elements_known(dense_result.scalar_type()) || !has_elements_known(dense_golden.scalar_type())) {
     TensorDiff diff;
     diff.bits_equal = false;
     diff.kind = "dtype";
-    diff.structure = "dtype " + printed(b.scalar_type()) + " cannot be compared by element";
+    diff.structure = "dtype " + printed(dense_golden.scalar_type()) + " cannot be compared by element";
     return diff;
   }
-  const int64_t numel = b.numel();
-  const void* const results = a.const_data_ptr();
-  const void* const goldens = b.const_data_ptr();
-  SumPlan plan = plan_for(a, b, options);
+  const int64_t numel = dense_golden.numel();
+  const void* const results = dense_result.const_data_ptr();
+  const void* const goldens = dense_golden.const_data_ptr();
+  SumPlan plan = plan_for(dense_result, dense_golden, options);
   const ErrorSums sums = sum_errors(plan, results, goldens, numel);
   TensorDiff diff = diff_of(sums, plan, options, numel);
   // Squares that a double cannot hold: once more, with numbers near 1.
@@ -169,9 +169,9 @@ TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const 
   const int64_t worst = sums.mismatch_at >= 0 ? sums.mismatch_at : sums.worst_at;
   if (worst >= 0) {
     diff.has_worst = true;
-    diff.worst_index = index_at(worst, b);
-    diff.worst_result = element_text(a.scalar_type(), results, worst);
-    diff.worst_golden = element_text(b.scalar_type(), goldens, worst);
+    diff.worst_index = index_at(worst, dense_golden);
+    diff.worst_result = element_text(dense_result.scalar_type(), results, worst);
+    diff.worst_golden = element_text(dense_golden.scalar_type(), goldens, worst);
   }
   return diff;
 }

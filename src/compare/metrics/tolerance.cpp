@@ -122,7 +122,7 @@ const Tolerance* ToleranceTable::override_for(std::string_view op_name, std::str
   const std::string general(kVariable);
   const std::string for_op = capital_base_name(op_name) + "_" + general;
   for (const auto& name : {for_op + std::string(suffix), for_op, general + std::string(suffix), general}) {
-    if (const auto found = overrides_.find(name); found != overrides_.end()) return &found->second;
+    if (const auto entry = overrides_.find(name); entry != overrides_.end()) return &entry->second;
   }
   return nullptr;
 }

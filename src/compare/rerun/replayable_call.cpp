@@ -62,23 +62,23 @@ void share_until_written(const std::vector<at::Tensor>& copies) {
 }  // namespace
 
 ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device) {
-  ArgumentsOnCpu made;
+  ArgumentsOnCpu copies;
   const auto on_cpu = [&](const Value& value) -> Value {
     const auto* named = value.get_if<c10::Device>();
     const auto* text = value.get_if<std::string>();
     const bool by_text = text && !device.is_cpu() &&
                          (*text == device.str() || *text == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
     if (!named && !by_text) return value;
-    made.names_device = true;
+    copies.names_device = true;
     if (by_text) return c10::Device(c10::kCPU);
     if (named->is_cpu() || named->type() == c10::kMeta) return value;
-    made.elsewhere = device = *named;
+    copies.elsewhere = device = *named;
     return c10::Device(c10::kCPU);
   };
-  made.arguments.args = map_leaves(call.args, on_cpu);
-  made.arguments.kwargs = map_leaves(call.kwargs, on_cpu);
-  made.arguments.aten = map_leaves(call.aten, on_cpu);
-  return made;
+  copies.arguments.args = map_leaves(call.args, on_cpu);
+  copies.arguments.kwargs = map_leaves(call.kwargs, on_cpu);
+  copies.arguments.aten = map_leaves(call.aten, on_cpu);
+  return copies;
 }
 
 ReplayableCall::ReplayableCall(OpCall& call)
@@ -91,7 +91,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   // Operators of torch's own have no kernels in Python.
   in_python_ = level_ == Level::kTorch || !call.op || call.op->operator_name().getNamespace() != "aten";
   if (const std::shared_ptr<const OpRunner> runner = call.frame().runner())
-    run_ = [runner](const CallArguments& given) { return runner->run(given.args, given.kwargs); };
+    run_ = [runner](const CallArguments& arguments) { return runner->run(arguments.args, arguments.kwargs); };
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
   c10::Device device(c10::kCPU);

@@ -316,11 +316,11 @@ bool has_elements_in_memory(const at::Tensor& tensor) {
 
 // Two tensors that show the same memory, each element at another place. (The same elements at the same places are no
 // matter: an operator reads an element before it writes it.)
-bool overlap_otherwise(const at::Tensor& one, const at::Tensor& other) {
-  if (!has_elements_in_memory(one) || !has_elements_in_memory(other)) return false;
-  const bool same_places = one.storage_offset() == other.storage_offset() && one.sizes() == other.sizes() &&
-                           one.strides() == other.strides();
-  return !same_places && share_bytes(one, other);
+bool overlap_otherwise(const at::Tensor& tensor, const at::Tensor& other) {
+  if (!has_elements_in_memory(tensor) || !has_elements_in_memory(other)) return false;
+  const bool same_places = tensor.storage_offset() == other.storage_offset() && tensor.sizes() == other.sizes() &&
+                           tensor.strides() == other.strides();
+  return !same_places && share_bytes(tensor, other);
 }
 
 // Added to the sample: output gradients and results change otherwise than the inputs.
