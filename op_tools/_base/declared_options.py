@@ -18,7 +18,7 @@ class ToolOptions(TypedDict, total=False):
     skip: str | Iterable[str] | None
     """All but these operators; taken off `ops`. None: OP_<TOOL>_DISABLE_LIST, else none."""
     level: Literal["aten", "torch"] | None
-    """`torch` (the functions that Python calls) or `aten` (what torch dispatches, from any caller). None: OP_<TOOL>_LEVEL, else torch; in C++ aten."""
+    """`torch` (the functions that Python calls) or `aten` (the operators that torch dispatches, from any caller). None: OP_<TOOL>_LEVEL, else torch; in C++ aten."""
     output_dir: str | os.PathLike[str] | None
     """The folder in which the result folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory."""
     modules: str | Iterable[str] | None

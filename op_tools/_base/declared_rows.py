@@ -174,7 +174,7 @@ class TimeRow:
     """Calls of an operator, or of an operator and shape, source line or module. Times in milliseconds."""
 
     op: str
-    """Of several: the one that took most, "+ 3" behind it."""
+    """Of several: the operator that took most, "+ 3" behind it."""
     phase: str
     """Forward or backward."""
     shapes: str
@@ -354,7 +354,7 @@ class OverwriteRow:
     bytes: int
     """How many bytes differ."""
     offset: int
-    """Of the first one, from the beginning of the block."""
+    """Of the first byte, from the beginning of the block."""
     block_bytes: int
     """Size of the block."""
     made_by: str
@@ -409,7 +409,7 @@ class DeviceMemoryRow:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A pair of calls of two runs, a pair of groups of calls, or a call that only one run made."""
+    """A pair of calls of two runs, a pair of groups of calls, or a call of a single run."""
 
     row: int
     """Its number."""
