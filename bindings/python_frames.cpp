@@ -26,6 +26,11 @@ class OwnFolders {
       const auto file = shown_text(py::module_::import(package).attr("__file__"));
       folders_.push_back(file.substr(0, file.rfind('/') + 1));
     }
+    const py::object compat = py::module_::import("importlib.util").attr("find_spec")("op_tools_compat");
+    if (!compat.is_none()) {  // a package of its own, which is not always there
+      const auto file = shown_text(compat.attr("origin"));
+      folders_.push_back(file.substr(0, file.rfind('/') + 1));
+    }
     const auto file = shown_text(py::module_::import("os").attr("__file__"));
     python_ = file.substr(0, file.rfind('/') + 1);
   }

@@ -128,7 +128,7 @@ const RunOutcome& CallJudge::other_run(const RunVariant& variant) {
 
 void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgement, const at::Tensor& result) {
   Check& check = checks_.emplace_back();
-  check.what = text_of(part, index);
+  check.subject = text_of(part, index);
   check.part = part;
   check.index = index;
   check.judgement = std::move(judgement);

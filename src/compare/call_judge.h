@@ -32,7 +32,7 @@ enum class Part : uint8_t {
 OP_TOOLS_API std::string_view to_string(Part part);
 
 struct Check {
-  std::string what;  // for people: "" (the output), "0th", "0th input grad", "input 1 after the call"
+  std::string subject;  // for people: "" (the output), "0th", "0th input grad", "input 1 after the call"
   TensorVerdict judgement;
   std::optional<TensorMeta> form;  // of the result; none when there is none
   Part part = Part::kCall;

@@ -44,10 +44,10 @@ double share_of_limit(const TensorVerdict& judgement) {
 std::string check_line(const std::string& op, const Check& check) {
   const TensorVerdict& judgement = check.judgement;
   std::string name = op, number;
-  if (check.what.find(' ') == std::string::npos)
-    number = check.what;  // "0th": in a column of its own
+  if (check.subject.find(' ') == std::string::npos)
+    number = check.subject;  // "0th": in a column of its own
   else
-    name += " " + check.what;
+    name += " " + check.subject;
   std::string line = number.empty() ? formatted("OpAutoCompareHook: %-50s ", name.c_str())
                                     : formatted("OpAutoCompareHook: %-46s %3s ", name.c_str(), number.c_str());
   if (judgement.verdict == Verdict::kNotJudged) return line + "not judged (" + judgement.reason + ")";
@@ -82,7 +82,7 @@ std::vector<std::string> check_column_names() {
 void put_check(const Check& check, RowSink& row) {
   const TensorVerdict& judgement = check.judgement;
   const TensorDiff& diff = judgement.diff;
-  row.put("what", check.what.empty() ? "output" : std::string_view(check.what));
+  row.put("what", check.subject.empty() ? "output" : std::string_view(check.subject));
   row.put("part", to_string(check.part));
   if (check.index) row.put("index", static_cast<int64_t>(*check.index));
   row.put("verdict", token_of(judgement.verdict).name);

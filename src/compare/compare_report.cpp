@@ -14,7 +14,7 @@ namespace {
 
 std::string message_of(const ComparedCall& call, const Check& check, const std::string& saved) {
   std::string text =
-      call.name + (check.what.empty() ? "" : " " + check.what) + " is wrong: " + explain(check.judgement);
+      call.name + (check.subject.empty() ? "" : " " + check.subject) + " is wrong: " + explain(check.judgement);
   if (!call.stack.empty()) text += "; called at " + call.stack.front();
   if (!saved.empty()) text += "; saved in " + saved;
   return text;

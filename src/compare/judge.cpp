@@ -114,16 +114,16 @@ class Relative {
 
   Expectation expect(const std::vector<at::Tensor>& values, const TensorDiff& diff) const {
     double most = std::numeric_limits<double>::max();
-    for (const Criterion& one : criteria_) {
-      if (one.metric == Deciding::kMaxError) most = one.limit;
+    for (const Criterion& criterion : criteria_) {
+      if (criterion.metric == Deciding::kMaxError) most = criterion.limit;
     }
     Expectation expected = expect_near(values, result_.scalar_type(), most);
-    for (const Criterion& one : criteria_) {
-      if (one.metric == Deciding::kMaxUlp) limit_by_ulp(one.limit, &expected);
-      if (one.metric != Deciding::kRmse) continue;
+    for (const Criterion& criterion : criteria_) {
+      if (criterion.metric == Deciding::kMaxUlp) limit_by_ulp(criterion.limit, &expected);
+      if (criterion.metric != Deciding::kRmse) continue;
       // Of a sparse tensor the judge counts the elements that it stores.
       const auto all = static_cast<double>(std::max<int64_t>(1, expected.values.front().numel()));
-      expected.rmse = one.limit * std::sqrt(static_cast<double>(diff.numel) / all);
+      expected.rmse = criterion.limit * std::sqrt(static_cast<double>(diff.numel) / all);
     }
     return expected;
   }
@@ -216,10 +216,10 @@ class Relative {
       max = std::max(max, moved.max_abs);
       ulp = std::max(ulp, moved.max_ulp * rounding_of(other.scalar_type()).unit / rounding_.unit);
     }
-    for (Criterion& one : criteria_) {
-      one.limit += times * (one.metric == Deciding::kRmse       ? noise.rmse_ratio * rmse
-                            : one.metric == Deciding::kMaxError ? noise.max_ratio * max
-                                                                : noise.ulp_ratio * ulp);
+    for (Criterion& criterion : criteria_) {
+      criterion.limit += times * (criterion.metric == Deciding::kRmse       ? noise.rmse_ratio * rmse
+                                  : criterion.metric == Deciding::kMaxError ? noise.max_ratio * max
+                                                                            : noise.ulp_ratio * ulp);
     }
     noise_text_ =
         "; inputs changed by their rounding move it by rmse " + number_text(rmse) + ", max " + number_text(max);
@@ -274,7 +274,7 @@ class Relative {
     rmse = std::min(noise.own_rmse_ratio * rmse, context_.own_noise_share * error_.golden_rms);
     max *= noise.own_max_ratio;
     if (is_16_bits() && !bound_by_float32(&rmse, &max)) return;
-    for (Criterion& one : criteria_) one.limit += one.metric == Deciding::kRmse ? rmse : max;
+    for (Criterion& criterion : criteria_) criterion.limit += criterion.metric == Deciding::kRmse ? rmse : max;
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
   }
 
@@ -285,19 +285,19 @@ class Relative {
     if (!context_.in_float32) return true;
     const NoiseNumbers noise;
     const double unit = rounding_.accumulate;
-    double rmse_there = 0, max_there = 0;
+    double rmse_in_float32 = 0, max_in_float32 = 0;
     for (int sample = 1; sample <= noise.samples; ++sample) {
       const at::Tensor other = context_.in_float32(sample);
       if (!other.defined()) return true;
-      const TensorDiff there = diff_tensors(other, golden_, {.nan_equal = true});
-      if (!there.structure.empty()) return true;
-      rmse_there = std::max(rmse_there, there.rmse);
-      max_there = std::max(max_there, there.max_abs);
+      const TensorDiff in_float32 = diff_tensors(other, golden_, {.nan_equal = true});
+      if (!in_float32.structure.empty()) return true;
+      rmse_in_float32 = std::max(rmse_in_float32, in_float32.rmse);
+      max_in_float32 = std::max(max_in_float32, in_float32.max_abs);
     }
     const double growth = noise.cancelling_units * std::sqrt(static_cast<double>(context_.terms)) * unit;
-    if (max_there <= growth * error_.golden_max) return false;
-    *rmse = std::min(*rmse, noise.float32_ratio * rmse_there * unit_ / unit);
-    *max = std::min(*max, noise.float32_ratio * max_there * unit_ / unit);
+    if (max_in_float32 <= growth * error_.golden_max) return false;
+    *rmse = std::min(*rmse, noise.float32_ratio * rmse_in_float32 * unit_ / unit);
+    *max = std::min(*max, noise.float32_ratio * max_in_float32 * unit_ / unit);
     return true;
   }
 
@@ -374,9 +374,9 @@ class Relative {
 
   // Of zeros, errors are as large as the values.
   bool zeros_agree(const TensorDiff& diff) const {
-    return diff.golden_max > 0 && std::all_of(criteria_.begin(), criteria_.end(), [&](const Criterion& one) {
-             return (one.metric == Deciding::kRmse && one.limit >= diff.golden_rms) ||
-                    (one.metric == Deciding::kMaxError && one.limit >= diff.golden_max);
+    return diff.golden_max > 0 && std::all_of(criteria_.begin(), criteria_.end(), [&](const Criterion& criterion) {
+             return (criterion.metric == Deciding::kRmse && criterion.limit >= diff.golden_rms) ||
+                    (criterion.metric == Deciding::kMaxError && criterion.limit >= diff.golden_max);
            });
   }
 

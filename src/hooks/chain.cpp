@@ -169,7 +169,7 @@ bool ActiveHook::admits(std::string_view name, bool composite) const {
   return (!composite && !is_metadata_op(name)) || options.filter->names(name);
 }
 
-void ActiveHook::fail(std::string_view where, std::string_view what) noexcept {
+void ActiveHook::fail(std::string_view where, std::string_view why) noexcept {
   if (off.exchange(true)) return;
   try {
     std::string message(hook->name());
@@ -359,7 +359,8 @@ GradientCollector::OnBackward Chain::backward_of(OpCall& call) const {
   auto begins = [states = call.backward_states_]() -> std::shared_ptr<void> {
     auto held = std::make_shared<c10::SmallVector<std::shared_ptr<void>, 2>>();
     for (const auto& state : states->states) {
-      if (std::shared_ptr<void> one = state ? state->hold_during_backward() : nullptr) held->push_back(std::move(one));
+      if (std::shared_ptr<void> hold = state ? state->hold_during_backward() : nullptr)
+        held->push_back(std::move(hold));
     }
     return held->empty() ? nullptr : held;
   };
@@ -401,8 +402,8 @@ class Chain::Run {
     }
   }
 
-  void failed(std::string what) {
-    call_.error = std::move(what);
+  void failed(std::string error) {
+    call_.error = std::move(error);
     after(chain_.innermost_);
     after(~chain_.innermost_);
   }
@@ -462,16 +463,17 @@ void Chain::Run::after(uint32_t group) {
 // Tensors on the accelerator: a run on the host beside it lacks them. Looking ends with a hook's first such tensor, so
 // a run on a device pays for a few calls only.
 void Chain::look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept {
-  bool found = false;
+  bool has_device_tensor = false;
   try {
     call.frame().visit_result([&](const at::Tensor& tensor) {
-      found = found || (tensor.defined() && !tensor.device().is_cpu() && !tensor.device().is_meta());
+      has_device_tensor =
+          has_device_tensor || (tensor.defined() && !tensor.device().is_cpu() && !tensor.device().is_meta());
     });
   } catch (const std::exception& error) {
     hold_for_program(error);  // an interrupt; a tensor without a device that can be asked is on none
   } catch (...) {             // NOLINT(bugprone-empty-catch): as above
   }
-  if (!found) return;
+  if (!has_device_tensor) return;
   for (size_t i = 0; i < hooks_.size(); ++i) {
     if (asking >> i & 1) hooks_[i]->on_device.store(true, std::memory_order_relaxed);
   }

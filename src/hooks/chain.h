@@ -26,7 +26,7 @@ struct ActiveHook {
   // skip_cpu.
   bool accepts(OpCall& call) const { return !off.load(std::memory_order_relaxed) && (!asks_calls || asks(call)); }
   bool admits(std::string_view name, bool composite) const;
-  void fail(std::string_view where, std::string_view what) noexcept;
+  void fail(std::string_view where, std::string_view why) noexcept;
 
   const std::shared_ptr<Hook> hook;
   const ResolvedOptions options;

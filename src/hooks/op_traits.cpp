@@ -399,19 +399,19 @@ using Families = std::unordered_multimap<std::string_view, const OpFamily*>;
 
 const Families& families_by_name() {
   static const Families& index = *[] {
-    auto* made = new Families;
+    auto* families = new Families;
     for (const OpFamily& family : kFamilies) {
-      each_word(family.names, [&](std::string_view name) { made->emplace(name, &family); });
+      each_word(family.names, [&](std::string_view name) { families->emplace(name, &family); });
     }
-    return made;
+    return families;
   }();
   return index;
 }
 
 bool is_word_of(std::string_view words, std::string_view word) {
-  bool found = false;
-  each_word(words, [&](std::string_view one) { found = found || one == word; });
-  return found;
+  bool is_word = false;
+  each_word(words, [&](std::string_view candidate) { is_word = is_word || candidate == word; });
+  return is_word;
 }
 
 bool is_torchs_own(std::string_view op_name) {
@@ -423,18 +423,18 @@ bool is_torchs_own(std::string_view op_name) {
 
 size_t place_of_word(std::string_view words, std::string_view word) {
   size_t count = 0, place = 0;
-  each_word(words, [&](std::string_view one) {
-    if (one == word) place = count;
+  each_word(words, [&](std::string_view candidate) {
+    if (candidate == word) place = count;
     ++count;
   });
   return place;
 }
 
-bool is_true(const Value* given, bool otherwise) {
-  if (!given || given->is<None>()) return otherwise;
-  if (const auto* flag = given->get_if<bool>()) return *flag;
-  if (const auto* real = given->get_if<double>()) return *real > 0;
-  if (const auto* integer = given->get_if<int64_t>()) return *integer > 0;
+bool is_true(const Value* value, bool otherwise) {
+  if (!value || value->is<None>()) return otherwise;
+  if (const auto* flag = value->get_if<bool>()) return *flag;
+  if (const auto* real = value->get_if<double>()) return *real > 0;
+  if (const auto* integer = value->get_if<int64_t>()) return *integer > 0;
   return true;  // a tensor, say: its value is not read for this
 }
 
@@ -563,8 +563,8 @@ OpTrait trait_from_name(std::string_view name) {
 
 const OpFamily* family_of(std::string_view base_name, OpTrait trait) {
   const auto [first, last] = families_by_name().equal_range(base_name);
-  const auto found = std::find_if(first, last, [&](const auto& one) { return one.second->trait == trait; });
-  return found == last ? nullptr : found->second;
+  const auto family = std::find_if(first, last, [&](const auto& row) { return row.second->trait == trait; });
+  return family == last ? nullptr : family->second;
 }
 
 std::string_view base_name(std::string_view name) {
@@ -620,8 +620,8 @@ std::vector<OpenArgument> open_arguments(std::string_view op_name, const Value& 
     if (!is_word_of(rule.names, base)) continue;
     bool is_given = false;
     each_word(rule.unless, [&](std::string_view name) {
-      const Value* given = argument_of(rule.parameters, name, args, kwargs);
-      is_given = is_given || (given && !given->is<None>());
+      const Value* value = argument_of(rule.parameters, name, args, kwargs);
+      is_given = is_given || (value && !value->is<None>());
     });
     if (!is_given) open.push_back({rule.parameter, place_of_word(rule.parameters, rule.parameter), rule.value});
   }

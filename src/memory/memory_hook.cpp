@@ -104,7 +104,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
     if (tensor.is_meta() || !tensor.has_storage()) return;
     state->call.takes(tensor.storage());
     const bool parameter = tensor.requires_grad() && tensor.is_leaf();
-    if (parameter || !tensor.is_cpu()) impl_->table->given(tensor.storage(), parameter);
+    if (parameter || !tensor.is_cpu()) impl_->table->takes(tensor.storage(), parameter);
   });
   if (const auto named = call.frame().named_device(); named && is_there(*named)) add_device(*named);
   if (!state->devices.empty()) {

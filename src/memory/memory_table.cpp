@@ -190,7 +190,7 @@ void MemoryTable::follow_locked(const c10::Storage& storage, Block block) {
   if (sweeps_.due(blocks_.size(), storage.nbytes())) sweep_locked();
 }
 
-void MemoryTable::given(const c10::Storage& storage, bool parameter) {
+void MemoryTable::takes(const c10::Storage& storage, bool parameter) {
   const std::lock_guard lock(mutex_);
   const uint8_t device = device_locked(storage.device());
   const auto known = blocks_.find(address_of(storage));

@@ -72,7 +72,7 @@ class OP_TOOLS_API MemoryTable final : public CpuMemoryListener {
 
   // Storages of tensors that a call is given and returns. Memory without reports is followed by its storage; that
   // of a device in CPU memory is the device's.
-  void given(const c10::Storage& storage, bool parameter);
+  void takes(const c10::Storage& storage, bool parameter);
   void returned(OpenCall& call, const c10::Storage& storage);
 
   void add(const std::vector<Overwrite>& overwrites, const MemoryPlace& writer);

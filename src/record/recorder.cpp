@@ -33,20 +33,20 @@ std::string json_path(const std::string& path) {
   return path.substr(0, path.rfind('.')) + ".jsonl";
 }
 
-bool same_order(const at::Tensor& one, const at::Tensor& other) {
-  if (one.is_contiguous() && other.is_contiguous()) return true;
+bool same_order(const at::Tensor& left, const at::Tensor& right) {
+  if (left.is_contiguous() && right.is_contiguous()) return true;
   const auto has_dims = [](const at::Tensor& tensor) {
     return !tensor.is_nested() && static_cast<int64_t>(own_sizes(tensor).size()) == tensor.dim();
   };
-  return has_dims(one) && has_dims(other) &&
-         MergedDims(own_sizes(one), own_strides(one)) == MergedDims(own_sizes(other), own_strides(other));
+  return has_dims(left) && has_dims(right) &&
+         MergedDims(own_sizes(left), own_strides(left)) == MergedDims(own_sizes(right), own_strides(right));
 }
 
-bool same_memory_order(const at::Tensor& one, const at::Tensor& other) {
-  return one.has_storage() && other.has_storage() && one.storage().is_alias_of(other.storage()) &&
-         one.storage_offset() == other.storage_offset() && one.dtype() == other.dtype() &&
-         one.numel() == other.numel() && one.is_neg() == other.is_neg() && one.is_conj() == other.is_conj() &&
-         same_order(one, other);
+bool same_memory_order(const at::Tensor& left, const at::Tensor& right) {
+  return left.has_storage() && right.has_storage() && left.storage().is_alias_of(right.storage()) &&
+         left.storage_offset() == right.storage_offset() && left.dtype() == right.dtype() &&
+         left.numel() == right.numel() && left.is_neg() == right.is_neg() && left.is_conj() == right.is_conj() &&
+         same_order(left, right);
 }
 
 // Of a module's backward call, by the inputs of its forward call.
@@ -104,12 +104,12 @@ std::shared_ptr<StatisticsQuery> Recorder::ask(const at::Tensor& tensor) const {
 }
 
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
-  const auto found = ops_.find(call.name);
-  if (found != ops_.end()) return found->second;
-  KnownOp made{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
-               call.op && makes_variable(*call.op)};
-  made.counts.op = call.name;
-  return ops_.emplace(call.name, std::move(made)).first->second;
+  const auto known = ops_.find(call.name);
+  if (known != ops_.end()) return known->second;
+  KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
+             call.op && makes_variable(*call.op)};
+  op.counts.op = call.name;
+  return ops_.emplace(call.name, std::move(op)).first->second;
 }
 
 uint32_t Recorder::thread_locked() {
@@ -128,7 +128,7 @@ TensorOrigin Recorder::named_origin(const at::Tensor& tensor, const OpCall& call
   std::vector<NamedTensor> named;
   host().named_tensors(number_in_process_, &named);
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const NamedTensor& one : named) values_.name(one);
+  for (const NamedTensor& tensor_of_model : named) values_.name(tensor_of_model);
   return values_.origin(tensor);
 }
 
@@ -137,15 +137,15 @@ KnownValue Recorder::input_value(const at::Tensor& tensor, const OpCall& call, b
   const size_t where = place_of(tensor);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (KnownValue found = values_.find(tensor, where); found.is_known()) return found;
+    if (KnownValue known = values_.find(tensor, where); known.is_known()) return known;
   }
   const TensorOrigin origin = named_origin(tensor, call, in_module);
   const bool is_there = !waits_for_collective(call);
   std::shared_ptr<StatisticsQuery> question = is_there ? ask(tensor) : nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  KnownValue made = values_.add(tensor, origin, std::move(question));
-  if (is_there) values_.know(tensor, where, made);
-  return made;
+  KnownValue added = values_.add(tensor, origin, std::move(question));
+  if (is_there) values_.know(tensor, where, added);
+  return added;
 }
 
 // True: the value of this input is known.
@@ -184,20 +184,20 @@ void Recorder::take_new_inputs(OpCall& call, const ArgumentKey* key, State& stat
   CallForm form;
   const std::lock_guard<std::mutex> lock(mutex_);
   form.scalars = state.scalars = rows_.string(scalars);
-  for (PlacedTensor& one : parts.take_tensors()) {
-    if (options.modules_only) state.places.push_back(rows_.string("grad " + one.place));
-    form.places.push_back(rows_.string(one.place));
+  for (PlacedTensor& input : parts.take_tensors()) {
+    if (options.modules_only) state.places.push_back(rows_.string("grad " + input.place));
+    form.places.push_back(rows_.string(input.place));
     // Where modules alone are seen, operators on lists write weights and gradients unseen, and move no counters.
-    if (options.modules_only && (is_step || one.is_own())) values_.forget(one.tensor);
-    *all_known &= add_input_locked(state, form.places.back(), std::move(one.tensor));
+    if (options.modules_only && (is_step || input.is_own())) values_.forget(input.tensor);
+    *all_known &= add_input_locked(state, form.places.back(), std::move(input.tensor));
   }
   if (key && key->tensors().size() == form.places.size()) state.op->arguments.add(key->bytes(), std::move(form));
 }
 
-bool Recorder::take_inputs(OpCall& call, State& state, ArgumentKey& given) {
+bool Recorder::take_inputs(OpCall& call, State& state, ArgumentKey& arguments) {
   const bool in_module = options.with_modules && !call.module().empty();
-  const bool has_key = !options.modules_only && !may_jitter() && call.frame().add_arguments(given);
-  const ArgumentKey* const key = has_key ? &given : nullptr;
+  const bool has_key = !options.modules_only && !may_jitter() && call.frame().add_arguments(arguments);
+  const ArgumentKey* const key = has_key ? &arguments : nullptr;
   bool all_known = true;
   if (!take_known_inputs(call, key, state, &all_known)) take_new_inputs(call, key, state, in_module, &all_known);
   if (all_known) return has_key;
@@ -208,12 +208,12 @@ bool Recorder::take_inputs(OpCall& call, State& state, ArgumentKey& given) {
 }
 
 void Recorder::jitter_first(const CallParts& parts) {
-  for (const PlacedTensor& one : parts.tensors()) {
-    if (!can_jitter(one.tensor)) continue;
+  for (const PlacedTensor& input : parts.tensors()) {
+    if (!can_jitter(input.tensor)) continue;
     if (jittered_.exchange(true)) return;
-    jitter(one.tensor, options.jitter);
+    jitter(input.tensor, options.jitter);
     const std::lock_guard<std::mutex> lock(mutex_);
-    values_.forget(one.tensor);  // its version is the same
+    values_.forget(input.tensor);  // its version is the same
     return;
   }
 }
@@ -249,9 +249,9 @@ Recorder::Outputs Recorder::results_of(OpCall& call, State& state) {
   parts.add_result(call.result());
   const std::lock_guard<std::mutex> lock(mutex_);
   CallForm form;
-  for (PlacedTensor& one : parts.take_tensors()) {
-    form.places.push_back(rows_.string(one.place));
-    outputs.push_back({form.places.back(), std::move(one.tensor)});
+  for (PlacedTensor& result : parts.take_tensors()) {
+    form.places.push_back(rows_.string(result.place));
+    outputs.push_back({form.places.back(), std::move(result.tensor)});
   }
   const auto* const places = static_cast<const InputPlaces*>(call.saved_state());
   if (places && is_backward_at_torch(call)) name_gradients(call.result(), places->places, outputs);
@@ -425,7 +425,7 @@ void Recorder::write_locked() {
     stop_locked(file_->is_full() ? EndedEarly::kDiskFull : EndedEarly::kFailure, error.what());
   }
   rows_.written();
-  for (const ArrivingValue& one : arriving_.take_all()) values_.forget(one.tensor);  // who reads it, reads it anew
+  for (const ArrivingValue& value : arriving_.take_all()) values_.forget(value.tensor);  // who reads it, reads it anew
 }
 
 // Values that devices have computed before are in doubt, and later values are not.
@@ -485,8 +485,8 @@ RecordResult Recorder::result() const {
   for (const auto& [name, op] : ops_) {
     if (op.counts.calls + op.counts.backward > 0) result.rows.push_back(op.counts);
   }
-  std::sort(result.rows.begin(), result.rows.end(), [](const RecordRow& one, const RecordRow& other) {
-    return std::pair(-(one.calls + one.backward), one.op) < std::pair(-(other.calls + other.backward), other.op);
+  std::sort(result.rows.begin(), result.rows.end(), [](const RecordRow& left, const RecordRow& right) {
+    return std::pair(-(left.calls + left.backward), left.op) < std::pair(-(right.calls + right.backward), right.op);
   });
   if (file_) {
     result.path = file_->path();

@@ -147,7 +147,7 @@ TEST_CASE("many places: none is lost when the table grows", "[memory]") {
     MemoryTable::OpenCall call(table, op);
     table.returned(call, kept.back());
     table.end(call, {op, nullptr, &line, {}, MemoryPhase::kForward, true});
-    table.given(kept.back(), /*parameter=*/true);  // a place that is like its predecessor
+    table.takes(kept.back(), /*parameter=*/true);  // a place that is like its predecessor
   }
   const MemoryTable::Snapshot all = table.snapshot(false);
   CHECK(only_device(all).alive_bytes == 300 * 16);

@@ -21,15 +21,6 @@ ALLOWED_HELPERS = {"main"}  # the function of a module that is started as a prog
 # Identifiers that name nothing. A comprehension, a generator or a lambda of a single line may have them.
 FORBIDDEN_NAMES = {"one", "found", "made", "given", "there"}
 FORBIDDEN_CPP_NAMES = FORBIDDEN_NAMES | {"what", "it", "thing", "things", "those", "these"}
-NAMES_TO_MEND = {  # files of C++ that still declare such names
-    "src/compare/call_judge.h",
-    "src/compare/judge.cpp",
-    "src/hooks/chain.cpp",
-    "src/hooks/chain.h",
-    "src/hooks/op_traits.cpp",
-    "src/memory/memory_table.h",
-    "src/record/recorder.cpp",
-}
 CPP_WORDS = r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"'  # comments and strings
 
 
@@ -189,12 +180,7 @@ def test_pronouns_are_rare(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_identifiers_name_a_thing(folder):
-    assert names_of([path for path in FOLDERS[folder] if path.relative_to(ROOT).as_posix() not in NAMES_TO_MEND]) == []
-
-
-@pytest.mark.parametrize("file", sorted(NAMES_TO_MEND))
-def test_files_to_mend_are_not_mended_yet(file):
-    assert names_of([ROOT / file]), f"{file} names its things now: delete it from NAMES_TO_MEND"
+    assert names_of(FOLDERS[folder]) == []
 
 
 def test_a_helper_of_one_name_stands_in_one_folder():

@@ -23,7 +23,7 @@ namespace {
 std::string line_of(const CallReport& report, const Check& check) {
   if (check.against == "saved") return check_line(report.name, check);
   Check named = check;
-  named.what += " (against " + check.against + ")";
+  named.subject += " (against " + check.against + ")";
   return check_line(report.name, named);
 }
 

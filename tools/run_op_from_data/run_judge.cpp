@@ -64,7 +64,7 @@ Check plain_check(const char* against, TensorVerdict judgement) {
 
 void append(std::vector<Check> from, const char* against, size_t pass, std::vector<Check>* to) {
   for (Check& check : from) {
-    if (pass > 0) check.what += " of backward pass " + std::to_string(pass + 1);
+    if (pass > 0) check.subject += " of backward pass " + std::to_string(pass + 1);
     check.against = against;
     to->push_back(std::move(check));
   }
@@ -104,7 +104,7 @@ std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, con
   for (Check& other_way : judge(other, run)) {
     if (other_way.judgement.verdict != Verdict::kDiffers) continue;
     for (Check& check : checks) {
-      if (check.what != other_way.what || check.judgement.verdict != Verdict::kAgrees) continue;
+      if (check.subject != other_way.subject || check.judgement.verdict != Verdict::kAgrees) continue;
       // The difference is reported as that of this run, as everywhere.
       other_way.judgement.diff = check.judgement.diff;
       other_way.judgement.reason = "this run is right, the saved result is not";

@@ -226,7 +226,7 @@ CallDigest digest_of(const CallReport& report) {
     if (check.judgement.verdict != Verdict::kDiffers) continue;
     const TensorDiff& diff = check.judgement.diff;
     if (digest.worst && diff.max_abs <= digest.worst->max_abs) continue;
-    digest.worst = {check.what, check.against, explain(check.judgement), diff.max_abs, diff.max_rel};
+    digest.worst = {check.subject, check.against, explain(check.judgement), diff.max_abs, diff.max_rel};
   }
   return digest;
 }
