@@ -173,7 +173,7 @@ void ActiveHook::fail(std::string_view where, std::string_view why) noexcept {
   if (off.exchange(true)) return;
   try {
     std::string message(hook->name());
-    message.append(" failed in ").append(where).append(" and is off now; the program goes on: ").append(what);
+    message.append(" failed in ").append(where).append(" and is off now; the program goes on: ").append(why);
     log::error(message);
   } catch (...) {  // out of memory for the message: the hook is off, which matters more
   }
