@@ -26,11 +26,6 @@ class OwnFolders {
       const auto file = shown_text(py::module_::import(package).attr("__file__"));
       folders_.push_back(file.substr(0, file.rfind('/') + 1));
     }
-    const py::object compat = py::module_::import("importlib.util").attr("find_spec")("op_tools_compat");
-    if (!compat.is_none()) {  // a package of its own, which is not always there
-      const auto file = shown_text(compat.attr("origin"));
-      folders_.push_back(file.substr(0, file.rfind('/') + 1));
-    }
     const auto file = shown_text(py::module_::import("os").attr("__file__"));
     python_ = file.substr(0, file.rfind('/') + 1);
   }
@@ -38,6 +33,9 @@ class OwnFolders {
     for (const std::string& folder : folders_) {
       if (file.compare(0, folder.size(), folder) == 0) return true;
     }
+    // A package that is not always there. To look for it would give up the GIL, while other threads wait for this
+    // object.
+    if (file.find("/op_tools_compat/") != std::string::npos) return true;
     if (file.find("/typing_extensions.py") != std::string::npos) return true;
     return file.compare(0, python_.size(), python_) == 0 &&
            file.find("-packages/", python_.size()) == std::string::npos;

@@ -18,6 +18,7 @@ from conftest import launched
 import op_tools
 from op_tools import __main__ as command_line
 from op_tools._base.config_file import read_config
+from op_tools._base.optional_parts import Group, installed_parts
 from op_tools._base.tool_descriptions import kind_of, kinds
 from op_tools._commands.command_line import COMMANDS, parser_of
 from op_tools._commands.run import chosen_tools
@@ -653,7 +654,7 @@ def test_each_command_is_in_the_module_that_is_imported_for_it():
     for names in modules.values():
         for name in names:
             assert commands(parser_of(name)) == set(names)
-    everything = {name for names in modules.values() for name in names}
+    everything = {name for names in modules.values() for name in names} | set(installed_parts(Group.COMMANDS))
     assert commands(parser_of()) == commands(parser_of("--help")) == everything
     folder = Path(command_line.__file__).parent / "_commands"
     added = {path.stem for path in folder.glob("*.py") if "\ndef add(" in path.read_text()}
