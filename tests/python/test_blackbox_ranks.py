@@ -125,7 +125,8 @@ def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
 )
 def test_collectives_that_differ_are_named(tmp_path, what, guilty):
     with ranks(tmp_path, what):
-        (line,) = [line for line in findings(tmp_path, guilty, "rank 0: ") if "disagree" in line]
+        lines = findings(tmp_path, guilty, "rank 0: c10d::allreduce_ on float32[4]")
+        (line,) = [line for line in lines if "disagree" in line]
     assert "the ranks disagree in collective 4" in line
     assert "rank 0: c10d::allreduce_ on float32[4]" in line
     assert guilty in line and "<string>:" in line.partition(guilty)[2]
