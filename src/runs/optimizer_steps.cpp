@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <set>
-#include <string>
 #include <unordered_map>
 
 #include "compare/metrics/tolerance.h"
@@ -231,16 +230,21 @@ std::map<std::string_view, RecordedMove> recorded_moves(const Recording& run, co
   return moves;
 }
 
-// A parameter's value after the step before this call; kNoCall: there is no such step.
-uint32_t after_last_step(const Recording& run, uint32_t call, std::string_view parameter) {
-  const std::string place = "result." + std::string(parameter);
-  while (call-- > 0) {
+// The values of parameters after the step before this call, by name. A parameter without such a step has none.
+std::map<std::string_view, uint32_t> after_last_steps(const Recording& run, uint32_t call,
+                                                      const std::map<std::string_view, RecordedMove>& parameters) {
+  constexpr std::string_view kAfter = "result.";
+  std::map<std::string_view, uint32_t> values;
+  while (call-- > 0 && values.size() < parameters.size()) {  // another optimizer may have had the last step
     if (!is_optimizer_call(run.string(run.calls[call].op))) continue;
     for (const RecordedUse& use : run.outputs(run.calls[call])) {
-      if (run.string(use.place) == place) return use.value;
+      const std::string_view place = run.string(use.place);
+      if (!place.starts_with(kAfter)) continue;
+      const std::string_view name = place.substr(kAfter.size());
+      if (parameters.contains(name)) values.emplace(name, use.value);
     }
   }
-  return kNoCall;
+  return values;
 }
 
 // By how much the two values before a step may be apart, as a norm: as much as after the last step (`after`).
@@ -376,6 +380,11 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
   const auto of_a = recorded_moves(run_a, run_a.calls[a]), of_b = recorded_moves(run_b, run_b.calls[b]);
   if (of_a.empty() || of_b.empty()) return std::nullopt;
   ComparedSteps steps;
+  const auto last_a = after_last_steps(run_a, a, of_a), last_b = after_last_steps(run_b, b, of_b);
+  const auto value_or_none = [](const std::map<std::string_view, uint32_t>& values, std::string_view name) {
+    const auto value = values.find(name);
+    return value == values.end() ? kNoCall : value->second;
+  };
   const auto compare = [&](const RecordedMove& move, const RecordedMove& other, std::string_view name_a,
                            std::string_view name_b) {
     double difference = 0;
@@ -397,8 +406,8 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
     const double moved = std::max(norm_of(run_a, move.moved), norm_of(run_b, other.moved));
     const bool agree_along_gradients = difference_of(run_a, move.moved, run_b, other.moved).norm <=
                                        kEstimate * (of_update * moved + unit * norm_of(run_a, move.after));
-    const double before = most_before(run_a, move.before, after_last_step(run_a, a, name_a), run_b, other.before,
-                                      after_last_step(run_b, b, name_b));
+    const double before = most_before(run_a, move.before, value_or_none(last_a, name_a), run_b, other.before,
+                                      value_or_none(last_b, name_b));
     const auto limit = [&](double before_step, double update) {
       return as_share(limit_of_step(run_a, written_a, run_b, written_b, before_step, update), run_a, move.after, run_b,
                       other.after);
