@@ -54,7 +54,7 @@ def test_a_call_that_is_left_out_takes_no_more_instructions_locks_and_allocation
         with capsys.disabled():
             sys.stdout.write(f"\n{counts.BASELINE.name} was made with {made_with}: instructions are not compared\n")
     else:
-        assert counts.grown(now, before) == []
+        assert counts.grown_at_all_addresses(now, before) == []
     assert all(part.plain.instructions > 1000 for part in now)
 
 
@@ -70,10 +70,24 @@ def test_growth_is_named(change, named):
     now = counts.Added(
         row, counts.Counts(instructions=int(1000 * change["instructions"])), counts.Counts(instructions=10000)
     )
-    lines = counts.grown([now], {row.name(): counts.Counts(instructions=1000)})
-    assert [named in line for line in lines] == ([True] if named else [])
+    growth = list(counts.grown([now], {row.name(): counts.Counts(instructions=1000)}))
+    assert [(of, named in line) for of, line in growth] == ([(row, True)] if named else [])
+
+
+def test_growth_at_some_addresses_is_not_named_and_growth_at_all_addresses_is(monkeypatch):
+    row = counts.Row("C function", counts.HOOK, "torch", counts.LEFT_OUT)
+
+    def of(instructions):
+        return counts.Added(row, counts.Counts(instructions=instructions), counts.Counts(instructions=10000))
+
+    before = {row.name(): counts.Counts(instructions=1000)}
+    for later, lines in (((1500, 1000), 0), ((1500, 1500, 1500), 1)):
+        rounds = iter(later)
+        monkeypatch.setattr(counts, "added", lambda rows, addresses, rounds=rounds: [of(next(rounds))])
+        assert len(counts.grown_at_all_addresses([of(1500)], before)) == lines
+        assert next(rounds, None) is None
 
 
 def test_what_is_new_is_in_the_baseline():
     row = counts.Row("C function", counts.HOOK, "torch", counts.LEFT_OUT)
-    assert "not in call_counts.json" in counts.grown([counts.Added(row, counts.Counts(), counts.Counts())], {})[0]
+    assert "not in call_counts.json" in next(counts.grown([counts.Added(row, counts.Counts(), counts.Counts())], {}))[1]
