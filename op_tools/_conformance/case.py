@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from .._base.checks import checked_choice, checked_object
 from .._base.core import Error, has_trait, run_engine, unobserved
+from .._torch.generators import seed_generators
 from .._torch.python_functions import find
 from . import SOURCES, values
 from .saved_values import saved_tensors
@@ -251,12 +252,8 @@ class PreparedCall:
     device: torch.device
 
     def seed_generators(self) -> None:
-        """The CPU's and the device's. torch.manual_seed() seeds those of all kinds of devices: for a kind that is not in use it keeps
-        the seed and the stack as text, each time."""
-        torch.default_generator.manual_seed(self.seed)
-        if self.device.type != "cpu":
-            module = getattr(torch, self.device.type, None)
-            getattr(module, "manual_seed_all", torch.manual_seed)(self.seed)
+        """The CPU's and the device's."""
+        seed_generators(self.seed, [self.device.type])
 
     def run(self) -> Any:
         """Makes the call; its outputs. The call's exception passes through."""

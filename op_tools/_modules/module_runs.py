@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
 from .._base.core import Error
+from .._torch.generators import seed_generators
 from .._torch.module_names import without_wrapper
 
 Tensors = dict[str, torch.Tensor]  # on the CPU, by their place: "[0]", "['mask']", "" where it is the only tensor
@@ -163,9 +164,7 @@ def _as_before(model: torch.nn.Module, devices: set[torch.device], seed: int) ->
             count = range(torch.get_device_module(kind).device_count()) if kind != "cpu" else []
             stack.enter_context(torch.random.fork_rng(list(count), device_type="cuda" if kind == "cpu" else kind))
         try:
-            torch.default_generator.manual_seed(seed)
-            for kind in {device.type for device in devices} - {"cpu"}:
-                torch.get_device_module(kind).manual_seed_all(seed)
+            seed_generators(seed, {device.type for device in devices})
             random.seed(seed)
             if numpy:
                 numpy.random.seed(seed % 2**32)

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from .._base.core import Error
+from .generators import accelerator, seed_generators
 
 
 @functools.cache
@@ -34,6 +35,7 @@ def operators() -> dict[str, Any]:
     # Every sample looks through the whole call stack for the test that asked for it: slow where the stack is deep.
     for module in (common_utils, core):
         module.extract_test_fn = lambda: None  # type: ignore[attr-defined]
+    common_utils.set_rng_seed = lambda number=common_utils.SEED: seed(number)  # before each sample
     return by_name(op_db)
 
 
@@ -44,7 +46,7 @@ def by_name(database: list[Any]) -> dict[str, Any]:
 
 def seed(number: int = 0) -> None:
     """Sets every generator that samples draw from."""
-    torch.manual_seed(number)
+    seed_generators(number, [accelerator()])
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)

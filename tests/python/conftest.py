@@ -131,7 +131,7 @@ def _own_world(monkeypatch, tmp_path, request):
     monkeypatch.setattr(sys, "executable", copies().python)
     monkeypatch.chdir(tmp_path)
     rng, numpy_rng, python_rng = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     modes = torch.overrides._len_torch_function_stack()
     yield
     torch.set_rng_state(rng)
