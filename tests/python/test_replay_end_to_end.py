@@ -406,3 +406,23 @@ def test_a_call_that_asks_torch_for_the_module_of_the_device_replays_in_a_python
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "1 ran, 1 agree (1 bit for bit)" in done.stdout, done.stdout + done.stderr
     assert "RuntimeWarning" not in done.stderr
+
+
+def test_the_cpu_says_that_changed_inputs_of_a_device_are_in_no_file_and_the_device_shows_them(
+    replay, tmp_path, build_dir
+):
+    """The saved result is right; the kernel's change of its input moves no version counter."""
+    with (
+        op_tools.OpCapture(level="aten", output_dir=tmp_path) as capture,
+        op_tools.sim_device.fault("mutate_input", ops="aten::mm"),
+    ):
+        torch.mm(torch.ones(3, 4, device="sim"), torch.ones(4, 5, device="sim"))
+    on_cpu = replay(capture.result().root, "--acc_check")
+    assert on_cpu.status == 0 and on_cpu.calls[0]["of_device"] is True
+    assert "inputs that a kernel changed against its schema; --device DEVICE shows them" in on_cpu.out
+    device = ("--device", "sim", "--load", build_dir / "libop_tools_sim_device.so")
+    sick = {"env": {**os.environ, "OP_TOOLS_SIM_FAULTS": "mutate_input:ops=aten::mm"}}
+    command = [build_dir / "run_op_from_data", capture.result().root, "--acc_check", *device]
+    on_device = subprocess.run(command, capture_output=True, text=True, check=False, **sick)
+    assert on_device.returncode == 1 and "the call changed it, though it must not" in on_device.stdout
+    assert "Not in the files" not in on_device.stdout
