@@ -293,11 +293,13 @@ def launched(*command, ranks=1, check=True, cwd=None, standard_input=None, timeo
 def python(tmp_path):
     """Runs a program text in a Python of its own: for matters of a whole process."""
 
-    def run(text, check=True, timeout=120, **environment):
+    def run(text, check=True, timeout=120, fresh=False, **environment):
         program = tmp_path / f"program-{len(list(tmp_path.glob('program-*')))}.py"
         program.write_text(text)
         environment = {"OP_TOOLS_LOG_LEVEL": "info", **environment}
-        return launched("-X", "faulthandler", program, check=check, cwd=tmp_path, timeout=timeout, **environment)
+        return launched(
+            "-X", "faulthandler", program, check=check, cwd=tmp_path, timeout=timeout, fresh=fresh, **environment
+        )
 
     return run
 

@@ -699,7 +699,8 @@ def test_queue_is_bounded_and_nothing_is_dropped(captured):
 
 
 def test_gradients_that_come_after_the_tool_is_gone_are_in_the_files_at_exit(python, tmp_path):
-    done = python("""
+    done = python(
+        """
 import torch, op_tools
 x = torch.ones(3, requires_grad=True)
 with op_tools.OpCapture(ops="torch.exp") as tool:
@@ -707,5 +708,7 @@ with op_tools.OpCapture(ops="torch.exp") as tool:
 print(tool.result().root)
 del tool
 y.sum().backward()
-""")
+""",
+        fresh=True,
+    )
     assert len(list((tmp_path / done.stdout.strip()).rglob("grad_inputs.pth"))) == 1

@@ -604,13 +604,16 @@ print("ok")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["folders", "container"])
 def test_interpreter_that_exits_with_an_open_scope_writes_its_files(level, layout, python, tmp_path):
-    python(f"""
+    python(
+        f"""
 import torch, op_tools
 tool = op_tools.OpCapture(level={level!r}, format={layout!r})
 tool.start()
 for i in range(50):
     torch.exp(torch.ones(100))
-""")
+""",
+        fresh=True,
+    )
     (root,) = tmp_path.glob("op_capture_result/0/*")
     if layout == "folders":
         assert len(list(root.rglob("output.pth"))) >= 50
@@ -624,6 +627,7 @@ def test_interpreter_that_ends_by_an_exception_inside_a_scope_writes_its_files(p
     done = python(
         "import torch, op_tools\nop_tools.OpCapture().start()\ntorch.exp(torch.ones(2))\nraise SystemExit(5)",
         check=False,
+        fresh=True,
     )
     assert done.returncode == 5
     assert len(list(tmp_path.rglob("torch.exp/*/output.pth"))) == 1

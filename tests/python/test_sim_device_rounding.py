@@ -159,7 +159,7 @@ for _ in range(40):
     net(x).square().mean().backward()
 print("end", flush=True)
 """
-    assert [python(code).returncode for _ in range(3)] == [0, 0, 0]
+    assert [python(code, fresh=True).returncode for _ in range(3)] == [0, 0, 0]
 
 
 def test_the_variable(python):
