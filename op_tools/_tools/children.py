@@ -71,16 +71,17 @@ class _Run:
 
     def __init__(self, process: BaseProcess, tools: list[_Given], rank: int) -> None:
         self._process, self._given, self._rank = process, tools, rank
+        self._forks = _forks(process)
 
     def __call__(self) -> None:
         del self._process.__dict__["run"]
-        with _tools_on(self._given, self._rank):
+        with _tools_on(self._given, self._rank, self._forks):
             self._process.run()
 
 
 @contextlib.contextmanager
-def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
-    """A tool of a kind that is on already, by the environment or because it went on in the fork, is not started again."""
+def _tools_on(inherited: list[_Given], rank: int, forked: bool) -> Iterator[None]:
+    """A tool of a kind that went on in the fork goes on; a tool that the environment started, before the rank was known, begins anew."""
     global _ranks
     running: list[Any] = running_tools()
     on = {tool._kind: tool for tool in running if tool._is_running}
@@ -95,6 +96,9 @@ def _tools_on(inherited: list[_Given], rank: int) -> Iterator[None]:
                 tool.start()
                 if description.marks_steps:
                     mark_steps([tool])
+            elif not forked and not tool._in_children:
+                tool.stop()
+                tool.start()
             tool._report_to_parent = Report(description.report)
             tools.append((tool, tool._report_to_parent))
         except Exception as error:

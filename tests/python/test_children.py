@@ -1,6 +1,7 @@
 """Processes that the program starts by multiprocessing have the tools that are on, and send their results."""
 
 import json
+from pathlib import Path
 
 import pytest
 from conftest import launched
@@ -106,6 +107,23 @@ def test_children_have_the_tool_and_their_findings_count(way, program, tmp_path)
     ranks = {"mp.spawn": "1", "Pool": "12"}.get(way, "2")  # a pool's processes take any task
     assert file.relative_to(tmp_path).parts[1] in ranks
     assert "log" in file.read_text()
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_children_whose_tool_the_environment_starts_have_ranks(way, tmp_path):
+    """It is on before a child knows its rank."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    startup = Path(op_tools.__file__).parent / "startup"
+    environment = {
+        "OP_TOOLS": "record",
+        "OP_TOOLS_OUTPUT_DIR": "recordings",
+        "PYTHONPATH": f"{startup}:{startup.parents[1]}",
+    }
+    launched("program.py", way, "work", "right", cwd=tmp_path, timeout=120, **environment)
+    paths = sorted((tmp_path / "recordings").glob("*.oprec"))
+    calls = [[call.op for call in op_tools.read_recording(path).calls] for path in paths]
+    assert [path.name.partition("-")[0] for path in paths] == ["rank0", "rank1", "rank2"]
+    assert "torch.Tensor.exp" in calls[0] and all("torch.Tensor.relu" in of_child for of_child in calls[1:])
 
 
 @pytest.mark.parametrize("way", ["fork", "Executor"])
