@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -297,6 +297,19 @@ class OpRecord(Tool):
         return RecordResult(**{**report, "rows": [RecordRow(**row) for row in report["rows"]]})
 
 
+def _facts_of_run(header: Mapping[str, Any]) -> str:
+    """A sentence of those facts that tell recordings apart; read_recording() has all."""
+    texts = {name: str(value) for name, value in header.items() if isinstance(value, (str, int))}
+    named = [
+        f"{name} {texts[name]}"
+        for name in ("rank", "world_size", "pid", "level", "torch", "op_tools", "git")
+        if texts.get(name)
+    ]
+    devices = header.get("devices")
+    named += [f"on {device}" for device in devices] if isinstance(devices, list) else []
+    return textwrap.fill(", ".join(named), 80)
+
+
 def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
     """The output of `op-tools show` for recordings: the header and the first calls of each.
 
@@ -306,12 +319,7 @@ def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS)
     parts = []
     for file in find_recordings(os.fspath(path)):
         recording = read_recording(file)
-        facts = {name: value for name, value in recording.header.items() if name not in ("environment", "argv")}
-        lines = [
-            recording.path,
-            " ".join(map(str, recording.header.get("argv", []))),
-            json.dumps(facts, sort_keys=True),
-        ]
+        lines = [recording.path, " ".join(map(str, recording.header.get("argv", []))), _facts_of_run(recording.header)]
         state = "complete" if recording.complete else f"not complete ({recording.header['ended_early']})"
         if recording.damage:
             state = f"damaged, {recording.damage}"

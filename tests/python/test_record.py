@@ -718,6 +718,7 @@ def test_recordings_are_shown(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "torch.neg" in text and "float32[2, 3]" in text and "complete" in text
+    assert f"rank 0, world_size 1, pid {os.getpid()}, level torch" in text.replace("\n", " ") and "{" not in text
 
 
 def test_a_result_has_a_table_and_a_data_frame(tmp_path):
