@@ -21,6 +21,7 @@
 #include "hooks/written_inputs.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {
@@ -58,11 +59,13 @@ struct CaptureState final : HookState {
 struct PackedValues {
   Value rng;  // None: the call drew no random numbers
   bool has_aten = false;
+  bool has_unwritten = false;
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
     visit("rng", self.rng);
     visit("has_aten", self.has_aten);
+    visit("has_unwritten", self.has_unwritten);
   }
 };
 
@@ -79,8 +82,24 @@ struct PackedBackward {
   }
 };
 
+// Puts into `outputs` those tensors of `after`, a Dict {index: input as the call left it}, that are not as before the
+// call.
+void add_changed(const Value& inputs, const Value& after, Value* outputs) {
+  const std::vector<at::Tensor> before = flatten_tensors(inputs);
+  std::vector<std::pair<Value, Value>> changed;
+  for (const auto& [index, now] : *after.get_if<Dict>()->items) {
+    const at::Tensor& then = before.at(static_cast<size_t>(*index.get_if<int64_t>()));
+    if (!same_strided_bits(then, *now.get_if<at::Tensor>())) changed.emplace_back(index, now);
+  }
+  if (changed.empty()) return;
+  const Values& parts = *sequence_items(*outputs);
+  const auto& written = *parts[1].get_if<Dict>()->items;
+  changed.insert(changed.begin(), written.begin(), written.end());
+  *outputs = make_tuple({parts[0], make_dict(std::move(changed))});
+}
+
 // A forward call: snapshot of the inputs, CallBefore, snapshot of the outputs, CallAfter, PackedValues, snapshot of the
-// aten call.
+// aten call, snapshot of the inputs that the call has no right to write.
 SavedCall unpack_forward(const Packed& packed) {
   Unpacker from(packed);
   Snapshot inputs = from.snapshot("");
@@ -91,8 +110,10 @@ SavedCall unpack_forward(const Packed& packed) {
   auto values = from.get<PackedValues>();
   SavedCall call;
   call.set_call(CallMeta::of(std::move(before), after), std::move(values.rng));
+  const Value given = inputs.value;
   call.set_inputs(std::move(inputs));
   if (values.has_aten) call.set_aten(from.snapshot("", &copies).value);
+  if (values.has_unwritten) add_changed(given, from.snapshot("").value, &outputs.value);
   from.finish();
   call.set_output(std::move(outputs));
   if (!call.meta.error.empty()) call.output.reset();
@@ -206,9 +227,26 @@ void CaptureHook::after(OpCall& call, HookState* state) {
 
 namespace {
 
+// An input on an accelerator, which shows no element twice (a view by expand() may show more than fit into memory).
+bool may_be_compared(const at::Tensor& tensor) {
+  std::string type;
+  return tensor.defined() && !tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+         why_not_plain(tensor, &type).empty() && is_in_storage(tensor) && tensor.nbytes() <= tensor.storage().nbytes();
+}
+
+// A Dict {index: the input as it is now}.
+void pack_inputs(CaptureState& state, const c10::SmallVector<size_t, 8>& indices) {
+  state.record.tree_dict(indices.size());
+  for (const size_t i : indices) {
+    state.record.tree_int(static_cast<int64_t>(i));
+    state.record.tree_tensor(*state.live[i]);
+  }
+}
+
 // The result, and beside it tensors that the call changed, as they are now: a single snapshot, so that a result which
-// is one of them (add_) is stored once.
-Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
+// is one of them (add_) is stored once. `unwritten`: the others, by index, that an accelerator's kernel may have
+// changed against its schema.
+Packer::Made pack_outputs(OpCall& call, CaptureState& state, c10::SmallVector<size_t, 8>* unwritten) {
   Packer& record = state.record;
   record.begin();
   record.tree_tuple(2);
@@ -229,13 +267,13 @@ Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
     const bool is_written = i < written.size() && written[i];
     // Inference tensors count no versions: a returned one is taken for changed.
     if (is_late) break;
-    if (is_written || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) changed.push_back(i);
+    if (is_written || (version < 0 ? was_returned(*state.live[i]) : version != state.versions[i])) {
+      changed.push_back(i);
+    } else if (may_be_compared(*state.live[i])) {
+      unwritten->push_back(i);
+    }
   }
-  record.tree_dict(changed.size());
-  for (const size_t i : changed) {
-    record.tree_int(static_cast<int64_t>(i));
-    record.tree_tensor(*state.live[i]);
-  }
+  pack_inputs(state, changed);
   return record.end();
 }
 
@@ -244,21 +282,28 @@ Packer::Made pack_outputs(OpCall& call, CaptureState& state) {
 void CaptureHook::Impl::forward(OpCall& call, CaptureState& state) {
   Packer& record = state.record;
   Value moved = state.random->moved();
-  const Packer::Made outputs = pack_outputs(call, state);
+  c10::SmallVector<size_t, 8> unwritten;
+  const Packer::Made outputs = pack_outputs(call, state, &unwritten);
   const Value aten = call.frame().aten_call();
   const bool has_aten = !aten.is<None>();
   record.put(CallAfter::of(call, rank));
-  record.put(PackedValues{std::move(moved), has_aten});
+  record.put(PackedValues{std::move(moved), has_aten, !unwritten.empty()});
   Packer::Made late;  // tensors that are none of the call's own
   if (has_aten) {
     record.begin(/*owned=*/false, /*restride=*/true, state.live);
     record.tree(aten);
     late = record.end();
   }
+  Packer::Made looked_at;  // given back once they are compared
+  if (!unwritten.empty()) {
+    record.begin();
+    pack_inputs(state, unwritten);
+    looked_at = record.end();
+  }
 
   const uint64_t bytes = state.inputs.bytes + outputs.bytes;
   Packed packed = record.finish();
-  const size_t waiting = bytes + late.bytes + packed.size();
+  const size_t waiting = bytes + late.bytes + looked_at.bytes + packed.size();
   if (!writer.submit({std::move(packed), &unpack_forward, waiting})) return;
 
   std::lock_guard<std::mutex> lock(mutex);

@@ -17,6 +17,7 @@
 #include "hooks/op_traits.h"
 #include "tensor/nonfinite_numbers.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {

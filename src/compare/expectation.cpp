@@ -10,6 +10,7 @@
 
 #include "compare/metrics/tensor_diff.h"
 #include "compare/metrics/tolerance.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {

@@ -14,7 +14,7 @@
 #include "calls/snapshot.h"
 #include "compare/call_judge.h"
 #include "compare/compare_report.h"
-#include "compare/metrics/tensor_bits.h"
+#include "tensor/tensor_bits.h"
 #include "compare/rerun/replayable_call.h"
 
 namespace op_tools {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ for name, (body, reference) in json.load(sys.stdin).items():
             out = io.StringIO()
             try:
                 warnings.simplefilter("ignore")
+                # torch makes its pool of threads anew after a fork when it is first asked for; autograd's threads, one for each
+                # device, would ask at once, and one of them would find none.
+                torch.set_num_threads(torch.get_num_threads())
                 before = state()
                 if on:
                     switch.start("sim", **json.loads(sys.argv[1]))
@@ -85,7 +89,8 @@ for name, (body, reference) in json.load(sys.stdin).items():
         os.close(write)
         with os.fdopen(read, "rb") as stream:
             shown.append(stream.read().decode())
-        os.waitpid(child, 0)
+        if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            shown[-1] += f"ended with status {status}"
     results[name] = shown
 print(json.dumps(results))
 """
@@ -94,7 +99,9 @@ print(json.dumps(results))
 
 def run_all(which: dict[str, tuple[str, bool]], **options: bool) -> dict[str, list[str]]:
     request = json.dumps({name: [body, reference(body, native)] for name, (body, native) in which.items()})
-    done = launched("-c", DRIVER, json.dumps(options), standard_input=request, timeout=600, OMP_NUM_THREADS="1")
+    command = ["-X", "faulthandler", "-c", DRIVER, json.dumps(options)]
+    done = launched(*command, standard_input=request, timeout=600, OMP_NUM_THREADS="1")
+    sys.stderr.write(done.stderr)  # of programs that died
     return json.loads(done.stdout.splitlines()[-1])
 
 

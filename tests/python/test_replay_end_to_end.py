@@ -408,21 +408,29 @@ def test_a_call_that_asks_torch_for_the_module_of_the_device_replays_in_a_python
     assert "RuntimeWarning" not in done.stderr
 
 
-def test_the_cpu_says_that_changed_inputs_of_a_device_are_in_no_file_and_the_device_shows_them(
-    replay, tmp_path, build_dir
-):
-    """The saved result is right; the kernel's change of its input moves no version counter."""
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[:, ::2]], ids=["dense", "with gaps"])
+def test_inputs_that_a_kernel_changed_against_its_schema_are_saved_as_it_left_them(replay, view, level, tmp_path):
+    """The result is right, and no version counter moves."""
+    x = view(torch.ones(3, 8, device="sim"))
+    y = torch.ones(x.shape[1], 5, device="sim")
     with (
-        op_tools.OpCapture(level="aten", output_dir=tmp_path) as capture,
+        op_tools.OpCapture(ops=r"torch.mm|aten::mm", level=level, output_dir=tmp_path) as capture,
         op_tools.sim_device.fault("mutate_input", ops="aten::mm"),
     ):
-        torch.mm(torch.ones(3, 4, device="sim"), torch.ones(4, 5, device="sim"))
-    on_cpu = replay(capture.result().root, "--acc_check")
-    assert on_cpu.status == 0 and on_cpu.calls[0]["of_device"] is True
-    assert "inputs that a kernel changed against its schema; --device DEVICE shows them" in on_cpu.out
-    device = ("--device", "sim", "--load", build_dir / "libop_tools_sim_device.so")
-    sick = {"env": {**os.environ, "OP_TOOLS_SIM_FAULTS": "mutate_input:ops=aten::mm"}}
-    command = [build_dir / "run_op_from_data", capture.result().root, "--acc_check", *device]
-    on_device = subprocess.run(command, capture_output=True, text=True, check=False, **sick)
-    assert on_device.returncode == 1 and "the call changed it, though it must not" in on_device.stdout
-    assert "Not in the files" not in on_device.stdout
+        torch.mm(x, y)
+    replayed = replay(capture.result().root, "--acc_check")
+    (call,) = replayed.calls
+    assert replayed.status == 1
+    assert [check["what"] for check in call["checks"] if check["verdict"] == "differs"] == ["input 0 after the call"]
+
+
+def test_inputs_of_a_device_that_a_right_kernel_reads_are_saved_once(replay, captured, tmp_path):
+    base = torch.ones(4, 4, device="sim")
+    with op_tools.OpCapture(level="aten", output_dir=tmp_path) as capture:
+        torch.mm(base, base.t())
+        base[0].expand(1000, 4).sum()
+        base.add_(1)
+    written = {call.name: list(call.file("output.pth").get("mutated", {})) for call in captured(capture)}
+    assert {name: found for name, found in written.items() if found} == {"aten::add_.Tensor": [0]}
+    assert replay(capture.result().root, "--acc_check").status == 0

@@ -138,17 +138,8 @@ bool any_differs(const std::vector<Check>& checks) {
 
 }  // namespace
 
-namespace {
-
-bool was_on_device(const std::vector<TensorMeta>& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorMeta& tensor) { return !tensor.device.is_cpu(); });
-}
-
-}  // namespace
-
 void Engine::replay(const StoredCall& stored, SavedCall& call, CallReport* report) {
   refuse_unsupported(call);
-  report->of_device = was_on_device(call.meta.inputs) || was_on_device(call.meta.outputs);
   if (options_.acc_check) read_output(stored, &call);
   if (!options_.only_run_forward) read_backward(stored, &call);
   report->missing = call.cut_off;

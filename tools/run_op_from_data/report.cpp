@@ -176,7 +176,6 @@ json Reporter::json_calls() const {
     json call = {{"path", report.path}, {"name", report.name}, {"status", to_string(status_of(report))}};
     if (!report.target.empty()) call["operator"] = report.target;
     if (!report.reason.empty()) call["reason"] = report.reason;
-    call["of_device"] = report.of_device;
     for (const auto& [key, runs] :
          {std::pair("forward_ms", &report.forward_ms), {"backward_ms", &report.backward_ms}}) {
       if (runs->empty()) continue;

@@ -22,9 +22,8 @@ struct CallReport {
   std::string name;
   std::string target;  // the operator that ran
   Status status = Status::kRan;
-  std::string reason;      // why it could not be run
-  std::string missing;     // the parts that its files lack although it was run
-  bool of_device = false;  // a saved tensor was on an accelerator
+  std::string reason;   // why it could not be run
+  std::string missing;  // the parts that its files lack although it was run
   std::vector<Check> checks;
   std::vector<double> forward_ms, backward_ms;  // by run (and backward pass)
 

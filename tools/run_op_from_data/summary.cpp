@@ -105,14 +105,6 @@ void print_not_judged(const std::vector<CallDigest>& calls) {
   }
 }
 
-// A kernel that changes an input against its schema moves no version counter: OpCapture does not see it.
-void print_not_looked_at(const Summary& summary) {
-  const bool is_cpu = summary.device.rfind("cpu", 0) == 0;
-  const auto agrees = [](const CallDigest& call) { return call.status == CallStatus::kAgrees && call.of_device; };
-  if (!is_cpu || std::none_of(summary.calls.begin(), summary.calls.end(), agrees)) return;
-  std::cout << "Not in the files: inputs that a kernel changed against its schema; --device DEVICE shows them\n";
-}
-
 double number_in(const json& row, const char* key) {
   // An infinity has no form in JSON and is null there.
   const auto entry = row.find(key);
@@ -125,7 +117,6 @@ CallDigest digest_of(const json& call) {
   digest.name = call.at("name");
   digest.status = status_from(call.at("status"));
   digest.reason = call.value("reason", "");
-  digest.of_device = call.value("of_device", false);
   digest.bit_equal = call.value("bit_equal", false);
   digest.forward_ms = call.value("forward_ms", std::vector<double>());
   digest.backward_ms = call.value("backward_ms", std::vector<double>());
@@ -227,7 +218,6 @@ CallDigest digest_of(const CallReport& report) {
   digest.name = report.name;
   digest.status = status_of(report);
   digest.reason = report.reason;
-  digest.of_device = report.of_device;
   digest.bit_equal = report.status == Status::kRan && report.bit_equal();
   digest.forward_ms = report.forward_ms;
   digest.backward_ms = report.backward_ms;
@@ -260,7 +250,6 @@ void print_summary(const Summary& summary) {
     }
   }
   if (summary.most_unjudged()) std::cout << "NOT JUDGED: most calls have no verdict\n";
-  print_not_looked_at(summary);
   print_disagreements(summary.calls);
   print_not_judged(summary.calls);
   print_not_run(summary);

@@ -21,8 +21,7 @@ const char* to_string(CallStatus status);  // as in the JSON report: "could not 
 struct CallDigest {
   std::string path, name;
   CallStatus status = CallStatus::kRan;
-  std::string reason;      // why it could not be run, or is not judged
-  bool of_device = false;  // as in CallReport
+  std::string reason;  // why it could not be run, or is not judged
   bool bit_equal = false;
   std::vector<double> forward_ms, backward_ms;
   // Of the result that disagrees most.

@@ -2,21 +2,19 @@
 
 #include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/where_ops.h>
-#include <ATen/ops/zeros_ops.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/complex.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <sstream>
 #include <tuple>
 
 #include "compare/metrics/error_sums.h"
-#include "compare/metrics/tensor_bits.h"
 #include "tensor/float_conversion.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {
@@ -77,17 +75,6 @@ std::string printed(const T& value) {
   return text.str();
 }
 
-// Brings two plain tensors of the same shape into the same order in memory: theirs when it is the same without gaps.
-void align(at::Tensor& a, at::Tensor& b) {
-  if (a.strides() == b.strides() && a.is_non_overlapping_and_dense()) return;
-  a = a.contiguous();
-  b = b.contiguous();
-}
-
-bool equal_bytes(const at::Tensor& a, const at::Tensor& b) {
-  return a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
 SumPlan plan_for(const at::Tensor& a, const at::Tensor& b, const DiffOptions& options) {
   const Rounding rounding = rounding_of(a.scalar_type());
   SumPlan plan{&options,           a.scalar_type(), b.scalar_type(), a.is_complex(),
@@ -143,7 +130,7 @@ void add_squares(const ErrorSums& scaled, double scale, TensorDiff* diff) {
 TensorDiff diff_dense(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
   at::Tensor dense_result = on_cpu(result);
   at::Tensor dense_golden = on_cpu(golden);
-  align(dense_result, dense_golden);
+  bring_into_one_order(dense_result, dense_golden);
   if (!has_elements_known(dense_result.scalar_type()) || !has_elements_known(dense_golden.scalar_type())) {
     TensorDiff diff;
     diff.bits_equal = false;
@@ -214,26 +201,8 @@ bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
 }
 
 // The same for two that are contiguous in memory, in the same order.
-bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
-  const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
-  bool equal = true;
-  for_each_chunk(a, [&](const char* bytes, size_t size) {
-    equal = bytes == expected || std::memcmp(bytes, expected, size) == 0;
-    expected += size;
-    return equal;
-  });
-  return equal;
-}
 
 }  // namespace
-
-at::Tensor on_cpu(const at::Tensor& tensor) {
-  // Autograd's zero tensors stand for zeros and have no memory.
-  if (tensor._is_zerotensor()) {
-    return at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU), false);
-  }
-  return tensor.resolve_conj().resolve_neg().to(c10::kCPU);
-}
 
 TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
   if (!result.defined() || !golden.defined()) {
@@ -259,15 +228,9 @@ TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, cons
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
-  const c10::InferenceMode no_autograd;
-  if (a.layout() != at::kStrided) return diff_tensors(a, b).bits_equal;
-  if (is_dense_in_memory(a) && is_dense_in_memory(b) && a.strides() == b.strides() && (a.is_cpu() || b.is_cpu())) {
-    return b.is_cpu() ? equal_stretches(a, b) : equal_stretches(b, a);
-  }
-  at::Tensor left = on_cpu(a), right = on_cpu(b);
-  align(left, right);
-  return equal_bytes(left, right);
+  if (a.layout() == at::kStrided && b.layout() == at::kStrided) return same_strided_bits(a, b);
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.layout() == b.layout() &&
+         diff_tensors(a, b).bits_equal;
 }
 
 void find_worst_by_ulp(const at::Tensor& result, const at::Tensor& golden, TensorDiff* diff) {

@@ -74,11 +74,7 @@ OP_TOOLS_API void find_worst_by_ulp(const at::Tensor& result, const at::Tensor& 
 // Each element from the candidate (of the shape of `result`, float64) that is nearest to the result there.
 OP_TOOLS_API at::Tensor nearest(const at::Tensor& result, const std::vector<at::Tensor>& candidates);
 
-// Numbers in memory, on the CPU, without pending conjugation or negation: itself where it is that already.
-OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
-
-// True when the two have the same dtype, shape and bits, element by element (strides may differ). A tensor on a device
-// is compared chunk by chunk where possible.
+// same_strided_bits() (tensor/tensor_bits.h), and the same of tensors of other layouts.
 OP_TOOLS_API bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 // Other runs of a call, of the shape of its result: undefined tensors and those of another shape say nothing.

@@ -19,6 +19,7 @@
 #include "compare/metrics/tolerance.h"
 #include "hooks/op_traits.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {

@@ -1,13 +1,15 @@
-#include "compare/metrics/tensor_bits.h"
+#include "tensor/tensor_bits.h"
 
 #define XXH_INLINE_ALL
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_ops.h>
+#include <ATen/ops/zeros_ops.h>
+#include <c10/core/InferenceMode.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 
-#include "compare/metrics/tensor_diff.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"
 
@@ -24,6 +26,17 @@ at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
   part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(count), at::IntArrayRef(kOne),
                                                     dense.storage_offset() + first);
   return part;
+}
+
+bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
+  const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
+  bool equal = true;
+  for_each_chunk(a, [&](const char* bytes, size_t size) {
+    equal = bytes == expected || std::memcmp(bytes, expected, size) == 0;
+    expected += size;
+    return equal;
+  });
+  return equal;
 }
 
 }  // namespace
@@ -52,6 +65,14 @@ void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const cha
   }
 }
 
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  // Autograd's zero tensors stand for zeros and have no memory.
+  if (tensor._is_zerotensor()) {
+    return at::_ops::zeros::call(tensor.sym_sizes(), tensor.scalar_type(), at::kStrided, c10::Device(c10::kCPU), false);
+  }
+  return tensor.resolve_conj().resolve_neg().to(c10::kCPU);
+}
+
 uint64_t bits_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.numel() == 0) return 0;
   if (is_dense_in_memory(tensor)) {
@@ -68,6 +89,23 @@ uint64_t bits_of(const at::Tensor& tensor) {
   if (!why_not_plain(tensor, &type).empty() || !is_in_storage(tensor)) return 0;
   const at::Tensor elements = on_cpu(tensor.detach()).contiguous();
   return XXH3_64bits(elements.const_data_ptr(), elements.nbytes());
+}
+
+bool same_strided_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const c10::InferenceMode no_autograd;
+  if (is_dense_in_memory(a) && is_dense_in_memory(b) && a.strides() == b.strides() && (a.is_cpu() || b.is_cpu())) {
+    return b.is_cpu() ? equal_stretches(a, b) : equal_stretches(b, a);
+  }
+  at::Tensor left = on_cpu(a), right = on_cpu(b);
+  bring_into_one_order(left, right);
+  return left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+void bring_into_one_order(at::Tensor& a, at::Tensor& b) {
+  if (a.strides() == b.strides() && a.is_non_overlapping_and_dense()) return;
+  a = a.contiguous();
+  b = b.contiguous();
 }
 
 TensorFingerprint::TensorFingerprint(const at::Tensor& tensor, const at::Tensor& copy, const at::Tensor& same) {
@@ -102,7 +140,7 @@ bool TensorFingerprint::changed_past_autograd() const {
   now.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
   now.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
   if (!is_in_storage(now)) return false;
-  return copy_.defined() ? !same_bits(now, copy_) : bits_of(now) != bits_;
+  return copy_.defined() ? !same_strided_bits(now, copy_) : bits_of(now) != bits_;
 }
 
 }  // namespace op_tools

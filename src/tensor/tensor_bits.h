@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/export.h"
+
 namespace op_tools {
 
 // The elements fill a contiguous range of plain memory, in any order of dimensions: their bytes can be read in
@@ -22,8 +24,18 @@ bool is_dense_in_memory(const at::Tensor& tensor);
 // false.
 void for_each_chunk(const at::Tensor& tensor, const std::function<bool(const char* bytes, size_t size)>& look);
 
+// Numbers in memory, on the CPU, without pending conjugation or negation: itself where it is that already.
+OP_TOOLS_API at::Tensor on_cpu(const at::Tensor& tensor);
+
+// Brings two plain tensors of the same shape into the same order in memory: theirs when it is the same without gaps.
+void bring_into_one_order(at::Tensor& a, at::Tensor& b);
+
 // A number that changes with the bits of a tensor's elements.
 uint64_t bits_of(const at::Tensor& tensor);
+
+// Of two strided tensors: the same dtype, shape and bits, element by element (strides may differ). A tensor on a device
+// is compared chunk by chunk where possible.
+OP_TOOLS_API bool same_strided_bits(const at::Tensor& a, const at::Tensor& b);
 
 // Memory that backward may read again, and its bits after the forward call. Holds neither the tensor nor its
 // memory: autograd holds the memory of its saved tensors, but not the tensor object.
