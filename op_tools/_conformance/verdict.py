@@ -222,6 +222,8 @@ class Judge:
             _describe(row, failed[0])
             row.status, row.blamed = DIFFERS, failed[0].op
             row.reason = f"{failed[0].op}: {failed[0].kind} of {failed[0].what}. {failed[0].reason}".rstrip(". ")
+        elif (undetermined := _undetermined(telling)) is not None:
+            row.status, row.reason = NOT_JUDGED, undetermined.reason
         elif passed:
             _describe(row, max(passed, key=_share))
         else:
@@ -293,6 +295,16 @@ def _fail(row: Row, reason: str) -> None:
 
 def _kernels(rows: Sequence[CompareRow]) -> list[CompareRow]:
     return [row for row in rows if row.level == "aten" and row.verdict == Verdict.DIFFERS]
+
+
+def _undetermined(rows: Sequence[CompareRow]) -> CompareRow | None:
+    """A result of the outermost call that the operator leaves open, where none of its elements was judged: what calls
+    inside it give, or empty tensors beside it, says nothing of it."""
+    outermost = min((row.id for row in rows), default=0)
+    own = [row for row in rows if row.id == outermost]
+    if any(row.verdict == Verdict.AGREES and row.numel for row in own):
+        return None
+    return next((row for row in own if row.not_judged == "undetermined"), None)
 
 
 def _share(row: CompareRow) -> float:

@@ -110,10 +110,10 @@ SavedCall unpack_forward(const Packed& packed) {
   auto values = from.get<PackedValues>();
   SavedCall call;
   call.set_call(CallMeta::of(std::move(before), after), std::move(values.rng));
-  const Value given = inputs.value;
+  const Value before_call = inputs.value;
   call.set_inputs(std::move(inputs));
   if (values.has_aten) call.set_aten(from.snapshot("", &copies).value);
-  if (values.has_unwritten) add_changed(given, from.snapshot("").value, &outputs.value);
+  if (values.has_unwritten) add_changed(before_call, from.snapshot("").value, &outputs.value);
   from.finish();
   call.set_output(std::move(outputs));
   if (!call.meta.error.empty()) call.output.reset();

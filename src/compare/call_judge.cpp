@@ -4,6 +4,7 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/gather_ops.h>
+#include <ATen/ops/sort_ops.h>
 #include <ATen/ops/where_ops.h>
 #include <c10/core/InferenceMode.h>
 
@@ -12,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "compare/decomposition.h"
 #include "compare/distribution_test.h"
 #include "hooks/error_origin.h"
 #include "hooks/op_traits.h"
@@ -384,7 +386,7 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
                                       const Pick& pick, const JudgeContext& context) {
   const bool alone = facts_.has_no_reference();
   const std::string_view base = base_name(facts_.name);
-  if (returns_unordered(base)) return not_judged(Unjudged::kUndetermined, "the order of its results is not defined");
+  if (returns_unordered(base)) return judge_set(std::move(judgement), result, reference);
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
   if (exact && returns_indices(base) &&
       same_elements_named(result, alone ? pick(other_run({RunVariant::Kind::kFloat64})) : reference)) {
@@ -396,6 +398,41 @@ TensorVerdict CallJudge::reconsidered(TensorVerdict judgement, const at::Tensor&
   if (exact && alone)
     return not_judged(Unjudged::kUndetermined, "integers made of rounded values: float64 decides otherwise");
   if (is_sign_ambiguous(base)) return judge_sizes(result, reference, context);
+  return judgement;
+}
+
+namespace {
+
+// The argument `sorted` of unique, which is true where it is left out.
+bool asks_for_order(std::string_view base, const Value& args, const Value& kwargs) {
+  const Value* sorted = find_key(kwargs, "sorted");
+  const Values* const positional = sequence_items(args);
+  const size_t place = base == "unique_dim" ? 2 : 1;
+  if (!sorted && positional && positional->size() > place) sorted = &(*positional)[place];
+  const bool* const asked = sorted ? sorted->get_if<bool>() : nullptr;
+  return !asked || *asked;
+}
+
+}  // namespace
+
+// unique: the values, and then the places and counts of each, in the order of the values.
+TensorVerdict CallJudge::judge_set(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference) {
+  TensorVerdict open = not_judged(Unjudged::kUndetermined, "the order of its results is not defined");
+  if (!reference.defined() || result.is_complex()) return open;  // eigenvalues, in an order that rounding changes
+  if (asks_for_order(base_name(facts_.name), facts_.args, facts_.kwargs)) return judgement;
+  const std::vector<at::Tensor> ours = flatten_tensors(observed_.result);
+  const std::vector<at::Tensor> theirs = flatten_tensors(reference_run().result);
+  if (ours.empty() || theirs.empty()) return open;
+  if (same_bits(ours[0], theirs[0])) return judgement;
+  if (!same_bits(result, ours[0])) return open;
+  const auto sorted = [](const at::Tensor& tensor) {
+    return std::get<0>(at::_ops::sort::call(tensor.detach().reshape({-1}), 0, false));
+  };
+  if (!same_bits(sorted(result), sorted(reference))) return judgement;
+  if (result.dim() > 1) return open;  // rows
+  judgement.verdict = Verdict::kAgrees;
+  judgement.kind.clear();
+  judgement.reason = "the same values in another order";
   return judgement;
 }
 
@@ -423,7 +460,25 @@ TensorVerdict CallJudge::judge_sizes(const at::Tensor& result, const at::Tensor&
     };
   }
   TensorVerdict judgement = judge(sizes_of(result), sizes_of(reference), context);
-  if (judgement.verdict == Verdict::kAgrees) judgement.reason = "equal up to ambiguous signs";
+  if (judgement.verdict != Verdict::kAgrees) return judgement;
+  judgement.reason = "equal up to ambiguous signs";
+  const int count = family_of(base_name(facts_.name), OpTrait::kSignAmbiguous)->place;
+  const std::vector<at::Tensor> factors = flatten_tensors(observed_.result);
+  if (count > 0 && factors.size() == static_cast<size_t>(count) && !facts_.before.empty()) {
+    const at::Tensor& input = facts_.before[0];
+    // A backward stable algorithm is off by some units times the size of the matrix.
+    const double most = 100 * rounding_of(result.scalar_type()).unit *
+                        static_cast<double>(input.dim() < 2 ? 1 : std::max(input.size(-1), input.size(-2)));
+    const std::optional<double> off = distance_of_product(factors, input);
+    if (off && *off > most) {
+      judgement.verdict = Verdict::kDiffers;
+      judgement.kind = "values";
+      judgement.deciding = Deciding::kRmse;
+      judgement.number = *off;
+      judgement.limit = most;
+      judgement.reason = "the product of the factors is not the input";
+    }
+  }
   return judgement;
 }
 

@@ -120,6 +120,7 @@ class OP_TOOLS_API CallJudge {
   std::optional<TensorVerdict> judge_shown(const at::Tensor& observed, const Pick& pick, JudgeContext context);
   TensorVerdict reconsidered(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference,
                              const Pick& pick, const JudgeContext& context);
+  TensorVerdict judge_set(TensorVerdict judgement, const at::Tensor& result, const at::Tensor& reference);
   TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context) const;
   bool is_of_integers(const at::Tensor& observed) const;
   bool has_integers_below(size_t bytes) const;

@@ -14,8 +14,8 @@
 #include "calls/snapshot.h"
 #include "compare/call_judge.h"
 #include "compare/compare_report.h"
-#include "tensor/tensor_bits.h"
 #include "compare/rerun/replayable_call.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 

@@ -635,3 +635,37 @@ def test_a_wrong_gradient_made_of_a_result_is_named(op, dtype):
             result.backward(torch.ones_like(result))
     assert fault.hits == 1
     assert blamed(tool) == [(f"torch.{op}", "backward")]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("in_order", "kind", "is_wrong"),
+    [(True, "scale", True), (True, "swap_rows", True), (False, "element", True), (False, "swap_rows", False)],
+)
+def test_the_values_of_a_set_are_judged_in_any_order_where_none_is_asked_for(level, in_order, kind, is_wrong):
+    x = torch.tensor([3.0, 1.0, 2.0, 1.0, 7.0]).to("sim")
+    arguments = {"scale": 3.0} if kind != "swap_rows" else {}
+    with sim.fault(kind, ops="aten::_unique2", **arguments), op_tools.OpAutoCompare(level=level) as tool:
+        torch.unique(x, sorted=in_order)
+    assert [op_tools._C.base_name(op).lstrip("_")[:6] for op, _ in blamed(tool)] == ["unique"] * is_wrong
+    with op_tools.OpAutoCompare(level=level) as clean, sim.rounding():
+        torch.unique(x, sorted=in_order, return_inverse=True, return_counts=True)
+    assert clean.result().ok
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("decompose", "op"),
+    [(torch.linalg.qr, "linalg_qr"), (torch.linalg.svd, "_linalg_svd"), (torch.svd, "_linalg_svd")],
+    ids=["qr", "linalg.svd", "svd"],
+)
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_signs_of_factors_have_to_fit_each_other(decompose, op, level, shape, dtype):
+    matrix = torch.randn(shape, dtype=dtype).to("sim")
+    with sim.fault("scale", ops=f"aten::{op}", scale=-1.0) as fault, op_tools.OpAutoCompare(level=level) as tool:
+        decompose(matrix)
+    assert fault.matched and "the product of the factors is not the input" in tool.result().failures[0].reason
+    with sim.rounding(), op_tools.OpAutoCompare(level=level) as clean:
+        decompose(matrix)
+    assert clean.result().failures == []

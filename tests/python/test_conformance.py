@@ -30,6 +30,7 @@ from op_tools._conformance import repeat
 from op_tools._conformance.case import Case, TensorSpec
 from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
+from op_tools._conformance.lists import load_cases
 from op_tools._conformance.repeat import digest_of, equal_bits
 from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
 from op_tools._conformance.shard_run import sampled, share_of
@@ -948,3 +949,14 @@ def test_an_overflow_next_to_the_largest_value_is_not_judged_by_the_cpu_alone():
     assert row.status == "differs"
     (row,) = Judge(torch.device("sim")).rows(extreme)
     assert row.status == "agrees"
+
+
+def test_a_case_whose_result_the_operator_leaves_open_does_not_agree():
+    """eig: what is beside its eigenvalues, or inside of the call, says nothing of them."""
+    case = next(
+        case for case in load_cases(sources=("op_db",)) if case.op == "torch.linalg.eigvals" and case.variant != "error"
+    )
+    judge = Judge(torch.device("sim:0"))
+    with sim.fault("scale", ops="aten::linalg_eig|aten::_linalg_eigvals|aten::linalg_eigvals", scale=3.0) as fault:
+        rows = judge.rows(case)
+    assert fault.matched and rows[0].status != "agrees"
