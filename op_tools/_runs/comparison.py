@@ -236,7 +236,9 @@ def plain_name(op: str) -> str:
 
 
 def _cut(text: str, width: int = _WIDTH) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    """A line with a long path stays whole: the path's end, a file and a line, says most."""
+    has_path = any("/" in word and len(word) > width // 2 for word in text.split())
+    return text if len(text) <= width or has_path else text[: width - 3] + "..."
 
 
 def short_name(op: str) -> str:

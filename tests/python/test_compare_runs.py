@@ -16,6 +16,7 @@ import op_tools
 import op_tools._runs.judged_captures
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._runs import comparison
 
 LEVELS = ["torch", "aten"]
 
@@ -534,3 +535,9 @@ def test_a_quotient_by_next_to_nothing_is_not_born_wrong(tmp_path, op, options):
     (step,) = (row for row in rank.rows if row.op == op)
     assert step.output_difference > 0.3
     assert step.verdict != "born here"
+
+
+def test_a_long_path_of_a_line_is_not_cut():
+    line = "  line: /cluster/home/" + "deep/" * 20 + "train.py:20 forward"
+    assert comparison._cut(line) == line
+    assert len(comparison._cut("a word and " * 20)) == 80
