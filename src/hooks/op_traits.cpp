@@ -120,9 +120,9 @@ constexpr OpFamily kFamilies[] = {
      "_has_compatible_shallow_copy_type _parse_to is_pinned type get_device"},
     {kUnorderedResult, "sets of values have no order",
      "_unique _unique2 unique_dim unique _return_inverse eig linalg_eig"},
-    // The place: how many results are the factors whose product is the input.
     {kSignAmbiguous, "each backend may give an eigenvector or a singular vector another sign or phase",
      "eigh linalg_eigh _linalg_eigh svd_lowrank pca_lowrank lobpcg"},
+    // The place: how many results are the factors whose product is the input.
     {kSignAmbiguous,
      "each backend may give a singular vector another sign or phase; the product of the factors is the input",
      "svd linalg_svd _linalg_svd", 3},

@@ -28,6 +28,7 @@ at::Tensor part_of(const at::Tensor& dense, int64_t first, int64_t count) {
   return part;
 }
 
+// Both are dense in memory, in the same order.
 bool equal_stretches(const at::Tensor& a, const at::Tensor& on_cpu) {
   const char* expected = static_cast<const char*>(on_cpu.const_data_ptr());
   bool equal = true;

@@ -669,3 +669,14 @@ def test_signs_of_factors_have_to_fit_each_other(decompose, op, level, shape, dt
     with sim.rounding(), op_tools.OpAutoCompare(level=level) as clean:
         decompose(matrix)
     assert clean.result().failures == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_real_gradient_of_eigenvectors_in_another_order_is_not_judged(level):
+    matrix = torch.tensor([[2.0, 1.0, 0.0], [0.5, 5.0, 1.0], [0.0, 1.0, 9.0]]).to("sim").requires_grad_()
+    weights = torch.tensor([1.0, 2.0, 5.0], dtype=torch.complex64).to("sim")
+    with sim.fault("swap_rows", ops="aten::linalg_eig") as fault, op_tools.OpAutoCompare(level=level) as tool:
+        values, _ = torch.linalg.eig(matrix)
+        (values * weights).sum().abs().backward()
+    assert fault.matched and matrix.grad is not None
+    assert [(op, phase) for op, phase in blamed(tool) if "eig" in op] == []

@@ -200,8 +200,6 @@ bool stands_for(c10::ScalarType golden, c10::ScalarType result) {
   return golden == c10::ScalarType::ComplexDouble && c10::isComplexType(result);
 }
 
-// The same for two that are contiguous in memory, in the same order.
-
 }  // namespace
 
 TensorDiff diff_tensors(const at::Tensor& result, const at::Tensor& golden, const DiffOptions& options) {
