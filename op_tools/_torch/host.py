@@ -1,4 +1,4 @@
-"""The package's places in the core and in torch: who answers what the core asks of Python, and where torch makes room."""
+"""The package's places in the core and in torch: the answers to the core's questions, and torch's torch-function mode."""
 
 from __future__ import annotations
 

@@ -50,17 +50,17 @@ class OP_TOOLS_API Host {
   // scope is entered.
   virtual bool watch_threads() { return false; }
 
-  // What a user may have meant by an item of a filter that matched nothing at that level: "; did you mean ...?" or "".
+  // Names like that of a filter's item that matched nothing at that level: "; did you mean ...?" or "".
   virtual std::string advice(const std::string& /*item*/, const std::string& /*level*/) { return {}; }
   // How many floating point operations a call does; `sample` is that of CallDetails. Negative: not known. When rows are
   // made, not per call.
   virtual int64_t flops(std::string_view /*op*/, Phase /*phase*/, const Value& /*sample*/) { return -1; }
 
-  // What a recording's header says of the program: its version, the command line, the git commit, the world size. A
-  // Dict; false: nothing.
+  // The facts of the program that stand in a recording's header: its version, the command line, the git commit, the
+  // world size. A Dict; false: nothing.
   virtual bool program_facts(Value* /*facts*/) { return false; }
   // Parameters and buffers of the model that this thread is in (when they may have changed since this recording asked),
-  // and what it was called with; outside of models the gradients of all models' parameters. `recording`: a number of
+  // and the model's arguments; outside of models the gradients of all models' parameters. `recording`: a number of
   // its own in the process.
   virtual void named_tensors(uint64_t /*recording*/, std::vector<NamedTensor>* /*named*/) {}
 };

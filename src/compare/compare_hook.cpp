@@ -373,7 +373,7 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   const bool backward = observed->call.phase == Phase::kBackward;
   const at::Tensor* state = observed->facts.random.repeatable ? cpu_state(compared) : nullptr;
   const bool beside = !observed->at_once;
-  const CallJudge::RunAgain again = [&](const RunVariant& variant) {
+  const RunAgain again = [&](const RunVariant& variant) {
     if (backward) {
       if (auto forward = observed->state->cached_runs.take(variant)) {
         return compared.replayable->backward(std::move(*forward), variant, observed->output_gradients);

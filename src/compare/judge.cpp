@@ -76,7 +76,7 @@ class Relative {
     if (lacks && !context_.hands_out) return not_finite(unexpected);
 
     set_limits(error, reference_error, alone);
-    if (!is_settled) widen_limits(golden, error, reference_error, alone);
+    if (!is_settled && !context_.copies) widen_limits(golden, error, reference_error, alone);
     if (context_.hands_out) hand_out(alone, may_be_open, lacks);
     return lacks ? not_finite(unexpected) : finish(describe(alone));
   }
@@ -168,6 +168,11 @@ class Relative {
 
   void set_limits(const TensorDiff& error, const TensorDiff& reference, bool alone) {
     criteria_.clear();
+    if (context_.copies) {
+      criteria_.push_back(
+          {Deciding::kMaxError, error.max_abs, numbers_.max_ratio * reference.max_abs + rounding_.least});
+      return;
+    }
     if (is_rounded_once()) {
       criteria_.push_back({Deciding::kMaxUlp, error.max_ulp, kRoundedOnceUlp + numbers_.ulp_ratio * reference.max_ulp});
       return;

@@ -93,6 +93,9 @@ struct JudgeContext {
   int64_t terms = 1;  // at most about as many elements are added up in an element; `reduced` counts those that are sure
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
+  // The result's elements are elements of the inputs: no error is rounding, but numbers below the dtype's smallest
+  // normal number may become zero.
+  bool copies = false;
   // Golden from inputs that do not lie side by side, where an input is NaN: kernels give other results for NaN where
   // they take several elements at once than for the rest of a tensor. Undefined: no input is.
   std::function<at::Tensor()> golden_apart;

@@ -12,7 +12,7 @@
 
 #include "calls/call_meta.h"
 #include "calls/snapshot.h"
-#include "compare/call_judge.h"
+#include "compare/call_facts.h"
 #include "compare/compare_report.h"
 #include "compare/rerun/replayable_call.h"
 #include "tensor/tensor_bits.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/export.h"
-#include "compare/call_judge.h"
+#include "compare/call_facts.h"
 #include "compare/rerun/run_outcome.h"
 #include "tensor/value.h"
 

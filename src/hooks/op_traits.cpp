@@ -122,7 +122,6 @@ constexpr OpFamily kFamilies[] = {
      "_unique _unique2 unique_dim unique _return_inverse eig linalg_eig"},
     {kSignAmbiguous, "each backend may give an eigenvector or a singular vector another sign or phase",
      "eigh linalg_eigh _linalg_eigh svd_lowrank pca_lowrank lobpcg"},
-    // The place: how many results are the factors whose product is the input.
     {kSignAmbiguous,
      "each backend may give a singular vector another sign or phase; the product of the factors is the input",
      "svd linalg_svd _linalg_svd", 3},
@@ -279,6 +278,10 @@ constexpr OpFamily kFamilies[] = {
      "kthvalue median nanmedian mode cummax cummin unfold as_strided diagonal diag tril triu flip roll __getitem__ "
      "embedding max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d "
      "adaptive_max_pool2d adaptive_max_pool3d"},
+    {kSelects, "elements of several inputs, or in another order",
+     "cat concat concatenate stack hstack vstack dstack row_stack column_stack clone contiguous repeat tile "
+     "repeat_interleave expand expand_as permute transpose t view reshape flatten movedim rot90 fliplr flipud "
+     "pixel_shuffle pixel_unshuffle channel_shuffle scatter index_copy index_fill masked_fill masked_scatter"},
     {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},

@@ -35,7 +35,7 @@ enum class OpTrait : uint8_t {
   kBackendPicksStrides,      // the strides of the results are the backend's choice
   kAsksAboutDevice,          // the answer differs on another device
   kUnorderedResult,          // the order of the results is not defined
-  kSignAmbiguous,            // vectors are known up to a sign or a phase
+  kSignAmbiguous,            // vectors known up to sign or phase; the product of the first `place` results is the input
   kReturnsIndices,           // an integer result names elements of the first argument
   kMixesElements,            // each element of the result is a sum over elements, and may be much smaller than these
   kSumsProducts,             // each element of the result is a sum over products of two inputs
@@ -63,7 +63,7 @@ enum class OpTrait : uint8_t {
   kNormalizes,               // the common part of its inputs is taken out: its gradient, too, is a remainder
   kMultiplies,               // elements by elements, or a single element: nothing is added up that could cancel
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
-  kSelects,                  // the elements of the result are elements of the input: nothing is computed
+  kSelects,                  // the elements of the result are elements of the inputs: nothing is computed
   kMoves,                    // gives the tensor on another device, or in another dtype
   kReadsMetadata,            // see is_metadata_op()
   kOpensFile,                // by the name that it is given

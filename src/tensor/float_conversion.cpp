@@ -103,6 +103,7 @@ OP_TOOLS_DEFAULT void widen_float16(const uint16_t* from, int64_t n, double* to)
 }  // namespace
 
 void load_float64(c10::ScalarType dtype, const void* data, int64_t first, int64_t n, double* to) {
+  if (n == 0) return;  // of an empty tensor, whose address may be null
   switch (dtype) {
     case c10::ScalarType::Float:
       return widen_float32(static_cast<const float*>(data) + first, n, to);

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "catch.h"
+#include "compare/call_judge.h"
 #include "compare/judge.h"
 #include "hooks/op_traits.h"
 #include "special_values.h"
@@ -300,6 +301,65 @@ TEST_CASE("ULP and msprobe's quick method follow their numbers", "[judge]") {
   const TensorVerdict warned = judged(few, single, {}, CompareMethod::kMsprobeQuick);
   CHECK(warned.verdict == Verdict::kAgrees);
   CHECK(warned.reason.find("warning") == 0);
+}
+
+TEST_CASE("A call that copies elements may be off by no unit, but may flush the smallest numbers", "[judge]") {
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    INFO(dtype);
+    const Rounding rounding = rounding_of(dtype);
+    at::Tensor input = rounded(golden_values(50) + 8, dtype);
+    input[3] = rounding.least / 2;
+    CallFacts facts;
+    facts.options.tolerances = &kTable;
+    facts.before = {input};
+    facts.args = make_list({input});
+    const auto verdict_of = [&](const char* name, const at::Tensor& result) {
+      facts.name = name;
+      RunOutcome observed;
+      observed.result = result;
+      observed.inputs = {input};
+      observed.written = {false};
+      const RunAgain again = [&](const RunVariant& variant) {
+        RunOutcome run = observed;
+        run.result = input.to(variant.in_own_dtypes() ? dtype : at::kDouble).clone();
+        run.aliases = {{}};
+        run.strides = {{1}};
+        return run;
+      };
+      observed.aliases = {{}};
+      observed.strides = {{1}};
+      const std::vector<Check> checks = CallJudge(facts, observed, again).forward();
+      REQUIRE(checks.size() == 1);
+      return checks.front().judgement.verdict;
+    };
+    const at::Tensor flushed = input.clone(), off = input.clone();
+    flushed[3] = 0;
+    off[7] = off[7] * (1 + rounding.unit);
+    REQUIRE_FALSE(off[7].equal(input[7]));
+    CHECK(verdict_of("torch.cat", input.clone()) == Verdict::kAgrees);
+    CHECK(verdict_of("torch.cat", flushed) == Verdict::kAgrees);
+    CHECK(verdict_of("torch.cat", off) == Verdict::kDiffers);
+    CHECK(verdict_of("torch.sigmoid", off) == Verdict::kAgrees);
+  }
+}
+
+TEST_CASE("Gradients of results whose order is free are not judged, even if they are real", "[judge]") {
+  CallFacts facts;
+  facts.name = "torch.linalg.eig";
+  facts.options.tolerances = &kTable;
+  facts.before = {at::ones({2, 2})};
+  facts.args = make_list({facts.before[0]});
+  RunOutcome observed;
+  observed.gradients = {at::full({2, 2}, 3.0)};
+  const RunAgain again = [](const RunVariant&) {
+    RunOutcome run;
+    run.gradients = {at::full({2, 2}, 4.0)};
+    return run;
+  };
+  const std::vector<Check> checks = CallJudge(facts, observed, again).gradients();
+  REQUIRE(checks.size() == 1);
+  CHECK(checks.front().judgement.verdict == Verdict::kNotJudged);
+  CHECK(checks.front().judgement.unjudged == Unjudged::kUndetermined);
 }
 
 TEST_CASE("Calls that only read metadata are known by torch's own names", "[op_traits]") {

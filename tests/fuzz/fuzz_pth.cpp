@@ -3,7 +3,7 @@
 // bytes; or records swapped, repeated, left out, renamed, made of other records, and pickles with deep nesting, cycles
 // and huge numbers): each must be refused or give a value that can be walked. No mutant may take more memory or time
 // than its size explains. Every tenth mutant is one of a container of calls that share bytes, damaged in the same ways:
-// each of its files is refused or read as what it was. Anything else ends the program (a crash, a sanitizer's report,
+// each of its files is refused or read as it was. Anything else ends the program (a crash, a sanitizer's report,
 // status 1).
 #include <algorithm>
 #include <atomic>
@@ -32,8 +32,8 @@ namespace {
 
 using namespace op_tools;
 
-// What one read allocates, freed again or not: a value of some 100 bytes may stand for one byte of a pickle, and
-// vectors double. Measured most: see docs/testing.md.
+// The bytes that a read allocates, freed again or not: a value of some 100 bytes may stand for a single byte of a
+// pickle, and vectors double. Measured most: see docs/testing.md.
 constexpr size_t kMostPerByte = 600;
 constexpr size_t kMostAtLeast = size_t{4} << 20;
 // Mutants have some kilobytes, and a sanitizer slows everything down.
@@ -159,12 +159,12 @@ std::string restructure(const std::string& bytes, std::mt19937_64& random) {
   return archive_of(records);
 }
 
-// What became of the mutants.
+// How many mutants were refused and read.
 struct Tally {
   uint64_t refused = 0, same = 0, different = 0;
 };
 
-// One damaged .pth file.
+// A damaged .pth file.
 class Files {
  public:
   Files() {
@@ -200,7 +200,7 @@ class Files {
   std::vector<std::string> files_;
 };
 
-// One damaged container of calls: what find_calls() finds in it, and every file of theirs.
+// A damaged container of calls: the calls that find_calls() finds in it, and every file of theirs.
 class Containers {
  public:
   Containers() {

@@ -72,7 +72,7 @@ def measured_folders(root=ROOT):
     """The files of each folder that has a bar of its own; "pages" are docs and the pages beside the folders."""
     folders = {
         folder: files_of(folder, root)
-        for folder in ("src", "bindings", "tools", "compat", "tests/python", "tests/cpp", "tests/proofs")
+        for folder in ("src", "bindings", "tools", "compat", "tests/python", "tests/cpp", "tests/fuzz", "tests/proofs")
     }
     of_package = files_of("op_tools", root)
     folders["op_tools"] = [path for path in of_package if path.parent == root / "op_tools"]

@@ -80,7 +80,7 @@ std::vector<Check> without_distributions(std::vector<Check> checks) {
 }
 
 // The runs that the judge may ask for, of the forward call (no pass) or of a single backward pass.
-CallJudge::RunAgain runs_of(References& references, std::optional<size_t> pass) {
+RunAgain runs_of(References& references, std::optional<size_t> pass) {
   return [&references, pass](const RunVariant& variant) {
     return pass ? references.backward(variant, *pass) : references.forward(variant);
   };
@@ -88,9 +88,9 @@ CallJudge::RunAgain runs_of(References& references, std::optional<size_t> pass) 
 
 // Judges `run` with `other` as its reference and the other way round: neither is known to be right.
 std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, const RunOutcome& other, bool gradients,
-                              const CallJudge::RunAgain& golden) {
+                              const RunAgain& golden) {
   const auto judge = [&](const RunOutcome& observed, const RunOutcome& reference) {
-    const CallJudge::RunAgain again = [&](const RunVariant& variant) {
+    const RunAgain again = [&](const RunVariant& variant) {
       return variant.kind == RunVariant::Kind::kReference ? reference : golden(variant);
     };
     CallJudge judge(facts, observed, again);

@@ -1,0 +1,62 @@
+// The facts of a call that decide how its results are judged. Plain data.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare/compare_options.h"
+#include "compare/metrics/tolerance.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+struct CallFacts {
+  // Of the tool.
+  struct Options {
+    CompareMethod method = CompareMethod::kRelative;
+    const ToleranceTable* tolerances = nullptr;
+    bool golden = true, nan_equal = true, strides = true;
+    bool hands_out = false;  // see JudgeContext
+  };
+  struct Device {
+    bool alone = false;                            // the call ran on the CPU: its own CPU run would say nothing
+    std::optional<c10::ScalarType> autocast = {};  // its dtype where it is on; the devices' lists of operators differ
+    bool tf32 = false;                             // it rounded the factors of float32 products to TF32
+    bool approximated = false;                     // its kernel has approximations where the CPU's is exact
+    bool names_device = false;                     // a copy to the CPU stands for a copy to another device
+  };
+  struct RandomNumbers {
+    bool drawn = false;
+    bool repeatable = false;  // the reference run draws the same
+    bool is_other() const { return drawn && !repeatable; }
+  };
+  struct Pass {
+    bool goes_backward = false;  // forward: golden's results are wanted for the gradients, too
+    bool incomplete = false;     // backward: not all parts of the gradients came
+    bool in_backward = false;    // an operator of a backward pass (aten level)
+    bool in_transform = false;   // inside vmap, grad and other transforms, which the CPU's run is not
+  };
+  struct Memory {
+    bool uninitialized = false;             // returns uninitialized memory although its name does not show it
+    int workspace = -1;                     // likewise: the result at this place is scratch memory
+    std::vector<bool> written_inputs = {};  // by tensor index of the inputs; empty: no schema
+    std::vector<bool> overlapping = {};     // likewise; see reads_what_it_writes()
+  };
+
+  std::string name;
+  Options options = {};
+  Device device = {};
+  RandomNumbers random = {};
+  Pass pass = {};
+  Memory memory = {};
+  Value args, kwargs;              // as they were before the call
+  std::vector<at::Tensor> before;  // the input tensors, before the call
+
+  // The call ran on the CPU, and the CPU's second run would only repeat it.
+  bool has_no_reference() const { return device.alone && (!random.drawn || random.is_other()); }
+};
+
+}  // namespace op_tools

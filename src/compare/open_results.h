@@ -1,0 +1,31 @@
+// Results of which an operator leaves something open: the order of a set, the signs of a decomposition's vectors, the
+// index among equal elements. Each is judged by the rest that the operator fixes. Pure, thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "compare/call_facts.h"
+#include "compare/judge.h"
+
+namespace op_tools {
+
+// A set of values in any order, and then the places and counts of each value (unique). `judgement`: of the elements one
+// by one, which differ. `outputs`, `expected`: all tensors of the call's result and of the CPU's; `index`: of the
+// result that is judged.
+TensorVerdict judge_set(const CallFacts& facts, TensorVerdict judgement, const at::Tensor& result,
+                        const at::Tensor& reference, const std::vector<at::Tensor>& outputs,
+                        const std::vector<at::Tensor>& expected);
+
+// Vectors whose sign (complex: phase) is ambiguous: the sizes of their elements.
+TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context);
+// The same, and the product of all factors of a decomposition (`outputs`) must be the matrix.
+TensorVerdict judge_factor(const CallFacts& facts, const at::Tensor& result, const at::Tensor& reference,
+                           const JudgeContext& context, const std::vector<at::Tensor>& outputs);
+
+// Do both hold indices of equal elements of `input`, along the dimension in which they are smaller than it, or differ
+// in nothing (argmax, sort, topk)?
+bool name_same_elements(const at::Tensor& input, const at::Tensor& indices, const at::Tensor& other);
+
+}  // namespace op_tools
