@@ -2,9 +2,9 @@
 
     python cmake/clang_tidy.py build/tidy --changed | --whole
 
-`--changed`: those whose text differs from clang_tidy_passed.txt, the committed list of files that passed when all were checked; a
-header through the file that it belongs to, else through the first that reaches it. `--whole`: all, and where nothing is
-found the list is written.
+`--changed`: those whose text differs from clang_tidy_passed.txt, the committed list of files that passed; a header through the
+file that it belongs to, else through the first that reaches it. `--whole`: all. Where nothing is found the list is
+written; commit it with the change.
 
 The folder is a configured build without precompiled headers in which each file is compiled by itself. Files of a folder are
 checked several at a time, as a single file that includes them: torch's headers take most of the time. Where that finds
@@ -117,7 +117,7 @@ def texts() -> dict[str, str]:
 
 
 def changed(sources: Sequence[Path]) -> set[Path]:
-    """Those that have to be checked for all that changed since the list was written to be looked at."""
+    """The files that have to be checked, so that every text that changed since the list was written is looked at."""
     passed = dict(line.split() for line in PASSED.read_text().splitlines())
     differing = [ROOT / path for path, text in texts().items() if passed.get(path) != text]
     if ROOT / ".clang-tidy" in differing:
@@ -152,7 +152,7 @@ def main() -> int:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         findings = [finding for found in pool.map(check_group, groups_of(todo)) for finding in found]
     print("\n".join([*findings, f"{len(todo)} of {len(sources)} files checked, {len(findings)} with findings"]))
-    if extent == "--whole" and not findings:
+    if not findings:
         PASSED.write_text("".join(f"{path} {text}\n" for path, text in texts().items()))
     return len(findings) > 0
 
