@@ -24,7 +24,8 @@ if(OP_TOOLS_BUILD_PYTHON)
   # For make_wheel.py, which changes the paths that cmake --install has set.
   list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_LIB ":" from_lib)
   list(JOIN OP_TOOLS_WHEEL_RPATH_FROM_BIN ":" from_bin)
-  file(CONFIGURE OUTPUT wheel.json CONTENT [[{"lib": "@from_lib@", "bin": "@from_bin@", "torch": "@OP_TOOLS_TORCH_ROOT@"}]] @ONLY)
+  file(CONFIGURE OUTPUT wheel.json CONTENT [[{"lib": "@from_lib@", "bin": "@from_bin@",
+    "torch": "@OP_TOOLS_TORCH_ROOT@", "older_glibc": "@OP_TOOLS_OLDER_GLIBC@"}]] @ONLY)
 endif()
 if(SKBUILD)
   set(OP_TOOLS_RPATH_FROM_LIB "${OP_TOOLS_WHEEL_RPATH_FROM_LIB}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,10 @@ def make_wheel(build: Path, target: Path) -> None:
         for old in target.glob("op_tools-*.whl"):
             old.unlink()
         run(sys.executable, "-m", "wheel", "pack", tree, "--dest-dir", target)
+        if built["older_glibc"] == "ON":
+            platform_tag = f"manylinux_2_28_{platform.machine()}"
+            (wheel,) = target.glob("op_tools-*.whl")
+            run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag, wheel)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,9 @@ std::string OptionType<int64_t>::text(int64_t value, const Rule&) {
 }
 
 double OptionType<double>::read(std::string_view source, std::string_view text, const Rule&) {
-  const std::string_view digits = trimmed(text);
-  double number = 0;
-  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (failure != std::errc() || end != digits.data() + digits.size()) refuse(source, text, "give a number");
-  return number;
+  const std::optional<double> number = number_of(trimmed(text));
+  if (!number) refuse(source, text, "give a number");
+  return *number;
 }
 
 void OptionType<double>::check(std::string_view source, double value, const Rule& rule) {

@@ -1,5 +1,6 @@
 #include "base/read_options.h"
 
+#include <locale.h>
 #include <unistd.h>
 #include <algorithm>
 #include <charconv>
@@ -38,6 +39,19 @@ std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(kBlanks);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::optional<double> number_of(std::string_view text) {
+  const size_t digits = text.starts_with('-') ? 1 : 0;
+  // strtod takes leading blanks, a plus sign and hexadecimal digits, too.
+  const bool is_hexadecimal = text.find_first_of("xX") != std::string_view::npos;
+  if (digits == text.size() || is_hexadecimal || std::string_view(".0123456789iInN").find(text[digits]) == text.npos)
+    return std::nullopt;
+  static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
+  const std::string copy(text);
+  char* end = nullptr;
+  const double number = ::strtod_l(copy.c_str(), &end, plain);
+  return end == copy.c_str() + copy.size() ? std::optional(number) : std::nullopt;
 }
 
 void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most) {

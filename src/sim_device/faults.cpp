@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <optional>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -140,10 +142,14 @@ std::vector<std::string> split(std::string_view text, char separator) {
 
 template <class T>
 T parse(const std::string& item, const std::string& text) {
-  T value{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size()) throw Error(item + ": '" + text + "' is no number");
-  return value;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (const std::optional<double> value = number_of(text)) return *value;
+  } else {
+    T value{};
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure == std::errc() && end == text.data() + text.size()) return value;
+  }
+  throw Error(item + ": '" + text + "' is no number");
 }
 
 // "3" or "10-20": the first and the last call.

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -297,22 +297,33 @@ void OpenStatistics::read() {
   };
   if (!program_hangs()) return read_all(*groups_);
   constexpr std::chrono::seconds kPatience{1};
-  const auto done = std::make_shared<std::promise<void>>();
-  const auto copy = std::make_shared<std::vector<Group>>(*groups_);
-  std::future<void> answered = done->get_future();
-  std::thread([copy, done, read_all] {
+  // Shared with the thread, which may outlive this object.
+  struct Reading {
+    std::shared_ptr<std::vector<Group>> groups;
+    std::mutex mutex;
+    std::condition_variable ended;
+    bool has_ended = false;
+    std::exception_ptr failure;
+  };
+  const auto reading = std::make_shared<Reading>();
+  reading->groups = std::make_shared<std::vector<Group>>(*groups_);
+  std::thread([reading, read_all] {
+    std::exception_ptr failure;
     try {
       const InternalGuard ours;
-      read_all(*copy);
-      done->set_value();
+      read_all(*reading->groups);
     } catch (...) {
-      done->set_exception(std::current_exception());
+      failure = std::current_exception();
     }
+    const std::lock_guard lock(reading->mutex);
+    reading->failure = failure;
+    reading->has_ended = true;
+    reading->ended.notify_all();
   }).detach();
-  if (answered.wait_for(kPatience) == std::future_status::ready) {
-    answered.get();
-    groups_ = copy;
-  }
+  std::unique_lock lock(reading->mutex);
+  if (!reading->ended.wait_for(lock, kPatience, [&] { return reading->has_ended; })) return;
+  if (reading->failure) std::rethrow_exception(reading->failure);
+  groups_ = reading->groups;
 }
 
 void OpenStatistics::give() {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/op_filter.h"
+#include "base/read_options.h"
 #include "catch.h"
 #include "scoped_variable.h"
 
@@ -31,6 +32,21 @@ std::string error_with(const char* variable, const char* value) {
 }
 
 }  // namespace
+
+TEST_CASE("A number is the whole text, in decimal digits", "[options]") {
+  CHECK(number_of("1.5") == 1.5);
+  CHECK(number_of("-2e-3") == -2e-3);
+  CHECK(number_of(".5") == 0.5);
+  CHECK(number_of("5.") == 5.0);
+  CHECK(number_of("-inf") == -std::numeric_limits<double>::infinity());
+  REQUIRE(number_of("nan").has_value());
+  CHECK(std::isnan(*number_of("nan")));
+  CHECK(number_of("0.1") == 0.1);
+  for (const auto* text : {"", "-", " 1", "1 ", "+1", "0x10", "1,5", "1e", "1.5.2", "e5", "--1", "infinit", "one"}) {
+    INFO(text);
+    CHECK_FALSE(number_of(text).has_value());
+  }
+}
 
 TEST_CASE("With nothing set, every option has its default", "[options]") {
   const auto options = resolve(CaptureOptions{});

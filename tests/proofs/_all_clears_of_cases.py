@@ -94,7 +94,7 @@ def trial(seed: int, *, clean: bool) -> Trial | None:
         with sim.fault(kind, ops=op, **arguments):
             rows = judge.rows(case)
     wrong = [row for row in rows if row.status not in (AGREES, NOT_JUDGED)]
-    judged = any(row.status == AGREES for row in rows)
+    judged = any(row.status == AGREES for row in rows if row.phase != "backward")  # `off` is of the forward's results
     verdict = Verdict.DIFFERS if wrong else Verdict.AGREES if judged else Verdict.NOT_JUDGED
     named = any(_C.base_name(op) == _C.base_name(row.blamed) for row in wrong)
     matters = off > max(MATTERS, BEYOND_ROUNDING * rounded)

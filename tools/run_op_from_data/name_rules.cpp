@@ -5,8 +5,10 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
+#include "base/read_options.h"
 #include "run_op_from_data/python_names.h"
 
 namespace op_tools::replay {
@@ -42,8 +44,7 @@ std::optional<Value> literal(std::string_view text) {
   const char* end = text.data() + text.size();
   int64_t integer = 0;
   if (const auto parsed = std::from_chars(text.data(), end, integer); parsed.ptr == end) return Value(integer);
-  double number = 0;
-  if (const auto parsed = std::from_chars(text.data(), end, number); parsed.ptr == end) return Value(number);
+  if (const std::optional<double> number = number_of(text)) return Value(*number);
   const auto& dtypes = c10::getStringToDtypeMap();
   if (const auto entry = dtypes.find(std::string(text)); entry != dtypes.end()) return Value(entry->second);
   return std::nullopt;

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <iomanip>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
@@ -81,13 +81,9 @@ Tolerance parse(const std::string& variable, std::string_view text) {
   const auto number = [&](std::string_view part) {
     const auto first = part.find_first_not_of(" \t");
     const auto last = part.find_last_not_of(" \t");
-    double value = 0;
     if (first != std::string_view::npos) {
-      const char* end = part.data() + last + 1;
-      const auto parsed = std::from_chars(part.data() + first, end, value);
-      if (parsed.ec == std::errc{} && parsed.ptr == end && std::isfinite(value) && value >= 0) {
-        return value;
-      }
+      const std::optional<double> value = number_of(part.substr(first, last + 1 - first));
+      if (value && std::isfinite(*value) && *value >= 0) return *value;
     }
     throw Error(variable + ": '" + std::string(text) +
                 "' is not \"atol,rtol\" (two numbers from 0, for example \"1e-4,1e-4\")");
