@@ -176,6 +176,13 @@ def copy_sources(row: Row) -> None:
             shutil.copy2(file, copy)
 
 
+def install_parts(row: Row) -> None:
+    """The package beside the product, whose commands the tests expect. (Not into an environment of somebody's own.)"""
+    if not (row.folder / "venv").is_symlink():
+        options = ["-q", "--no-index", "--no-deps", "--no-build-isolation"]
+        row.run("parts.log", row.interpreter, "-m", "pip", "install", *options, "-e", row.source / "compat")
+
+
 def build(row: Row) -> bool:
     command = ["cmake", "--preset", "dev", f"-DPython_EXECUTABLE={row.interpreter}", *FLAGS]
     status, text = row.run("configure.log", *command)
@@ -313,6 +320,7 @@ def run_row(version: str) -> None:
     row.source.mkdir(parents=True, exist_ok=True)
     make_environment(row, torch, python or PYTHON, given)
     copy_sources(row)
+    install_parts(row)
     if build(row):
         row.keep()
         test_cpp(row)

@@ -137,7 +137,9 @@ def test_a_planted_fault_is_named_with_module_line_and_chain(level, tmp_path):
     chain = rank.chain
     assert chain[0].row == first.row and len(chain) > 2
     assert all(one.row == other.via for one, other in itertools.pairwise(chain))
-    assert all(len(line) <= 80 for line in rank.table().split("\n") if not line.startswith(("A:", "B:")))
+    # Lines with a path are as long as the path.
+    of_table = [line for line in rank.table().split("\n") if "/" not in line]
+    assert len(of_table) > 5 and all(len(line) <= 80 for line in of_table)
 
 
 def test_what_follows_other_strides_over_the_same_memory_is_compared(tmp_path):

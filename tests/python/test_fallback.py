@@ -812,7 +812,10 @@ def test_a_setting_of_the_programs_stays_as_it_is():
 @pytest.mark.parametrize("seed", [0, 7, 18, 23, 39, 44, 48, 53])
 def test_programs_whose_backward_computes_again(seed, quiet):
     """Checkpoints, nested passes, hooks, streams and threads; tests/proofs/fallback_stress.py does it for more seeds."""
-    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    if hasattr(
+        torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"
+    ):  # not in torch 2.9, which does not warn
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     runs, findings = fallback_stress.check(seed, repeat=2)
     assert runs and findings == []
 

@@ -190,6 +190,7 @@ def test_memory_statistics():
         assert 0 < free <= total
 
 
+@pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor:DeprecationWarning")  # the DataLoader of torch 2.9
 def test_pinned_memory():
     host = torch.ones(4).pin_memory()
     assert host.is_pinned() and not torch.ones(4).is_pinned()
