@@ -1,8 +1,8 @@
-// Part of each library and program of ours on Linux: functions of glibc and libstdc++ whose newest version, which the linker
-// would take, is younger than glibc 2.28 and gcc 8 (manylinux_2_28, for which torch's own wheels are made). Each definition is
-// hidden, calls the older version of the same function, and does nothing else; where there is none, it does the same by older
-// means. No header that declares them is included: their attributes would differ. tests/python/test_older_glibc.py finds
-// what a change adds.
+// Part of each library and program of ours on Linux: functions of glibc and libstdc++ whose newest version, which the
+// linker would take, is younger than glibc 2.28 and gcc 8 (manylinux_2_28, for which torch's own wheels are made). Each
+// definition is hidden, calls the older version of the same function, and does nothing else; where there is none, it
+// does the same by older means. No header that declares them is included: their attributes would differ.
+// tests/python/test_older_glibc.py finds what a change adds.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,11 +19,11 @@
 #define HIDDEN extern "C" __attribute__((visibility("hidden")))
 
 // OLDER(type, name, version, (parameters), (arguments))
-#define OLDER(type, name, version, parameters, arguments)     \
-  extern "C" type older_##name parameters;                    \
-  __asm__(".symver older_" #name ", " #name "@" version);     \
-  HIDDEN type name parameters {                               \
-    return older_##name arguments;                            \
+#define OLDER(type, name, version, parameters, arguments) \
+  extern "C" type older_##name parameters;                \
+  __asm__(".symver older_" #name ", " #name "@" version); \
+  HIDDEN type name parameters {                           \
+    return older_##name arguments;                        \
   }
 
 OLDER(double, exp, BASE, (double x), (x))
@@ -33,7 +33,7 @@ OLDER(double, hypot, BASE, (double x, double y), (x, y))
 
 OLDER(void*, dlopen, BASE, (const char* file, int mode), (file, mode))
 OLDER(void*, dlsym, BASE, (void* handle, const char* symbol), (handle, symbol))
-OLDER(int, dladdr, BASE, (const void* address, void* found), (address, found))
+OLDER(int, dladdr, BASE, (const void* address, void* info), (address, info))
 OLDER(char*, dlerror, BASE, (), ())
 
 OLDER(int, pthread_mutex_trylock, BASE, (void* mutex), (mutex))
@@ -57,8 +57,8 @@ HIDDEN int fstat(int descriptor, void* status) {
 HIDDEN char __libc_single_threaded;
 char __libc_single_threaded = 0;
 
-// Waiting until a time of the monotonic clock, in std::condition_variable::wait_for() and std::recursive_timed_mutex. Where the
-// time of day is set meanwhile, the wait is longer or shorter; their callers look at the clock again.
+// Waiting until a time of the monotonic clock, in std::condition_variable::wait_for() and std::recursive_timed_mutex.
+// Where the time of day is set meanwhile, the wait is longer or shorter; their callers look at the clock again.
 extern "C" int pthread_cond_timedwait(void* condition, void* mutex, const timespec* until);
 extern "C" int older_pthread_mutex_timedlock(void* mutex, const timespec* until);
 __asm__(".symver older_pthread_mutex_timedlock, pthread_mutex_timedlock@" BASE);
@@ -96,8 +96,8 @@ void wait(void* condition, void* lock) {
 }
 
 // std::runtime_error::runtime_error(std::runtime_error&&), as a copy.
-extern "C" void copy_error(void* made, const void* from) __asm__("_ZNSt13runtime_errorC2ERKS_");
-HIDDEN void move_error(void* made, void* from) __asm__("_ZNSt13runtime_errorC2EOS_");
-void move_error(void* made, void* from) {
-  copy_error(made, from);
+extern "C" void copy_error(void* error, const void* from) __asm__("_ZNSt13runtime_errorC2ERKS_");
+HIDDEN void move_error(void* error, void* from) __asm__("_ZNSt13runtime_errorC2EOS_");
+void move_error(void* error, void* from) {
+  copy_error(error, from);
 }

@@ -1,5 +1,6 @@
-// Part of each program of ours on Linux, as older_glibc.cpp is of each library. The start file of glibc 2.34 and newer calls a
-// version of __libc_start_main that runs the program's constructors itself; an older one runs the function that it is given.
+// Part of each program of ours on Linux, as older_glibc.cpp is of each library. The start file of glibc 2.34 and newer
+// calls a version of __libc_start_main that runs the program's constructors itself; an older one runs the function that
+// it is given.
 #include <cstddef>
 
 #if defined(__x86_64__)
@@ -28,7 +29,7 @@ void construct(int count, char** arguments, char** environment) {
 }  // namespace
 
 extern "C" __attribute__((visibility("hidden"))) int __libc_start_main(Main main, int count, char** arguments,
-                                                                      Constructor init, Destructor fini,
-                                                                      Destructor loader_fini, void* stack) {
+                                                                       Constructor init, Destructor fini,
+                                                                       Destructor loader_fini, void* stack) {
   return older_start(main, count, arguments, init != nullptr ? init : construct, fini, loader_fini, stack);
 }

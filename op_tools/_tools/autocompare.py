@@ -37,6 +37,7 @@ class CompareRow:
     deciding: str = ""
     number: float = 0.0
     limit: float = 0.0
+    wide_limit: bool | None = None
     dtype: str | None = None
     shape: list[int] | None = None
     strides: list[int] | None = None

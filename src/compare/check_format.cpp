@@ -58,25 +58,14 @@ std::string check_line(const std::string& op, const Check& check) {
 }
 
 std::vector<std::string> check_column_names() {
-  return {"what",           "part",
-          "index",          "verdict",
-          "kind",           "not_judged",
-          "reason",         "method",
-          "thresholds",     "deciding",
-          "number",         "limit",
-          "dtype",          "shape",
-          "strides",        "numel",
-          "bit_equal",      "max_abs",
-          "max_rel",        "mean_abs",
-          "rmse",           "cosine",
-          "max_ulp",        "mean_ulp",
-          "outside",        "error_rmse",
-          "error_max",      "cpu_error_rmse",
-          "cpu_error_max",  "result_nan",
-          "result_inf",     "reference_nan",
-          "reference_inf",  "nonfinite_mismatches",
-          "worst_index",    "worst_result",
-          "worst_reference"};
+  return {"what",        "part",         "index",          "verdict",        "kind",
+          "not_judged",  "reason",       "method",         "thresholds",     "deciding",
+          "number",      "limit",        "wide_limit",     "dtype",          "shape",
+          "strides",     "numel",        "bit_equal",      "max_abs",        "max_rel",
+          "mean_abs",    "rmse",         "cosine",         "max_ulp",        "mean_ulp",
+          "outside",     "error_rmse",   "error_max",      "cpu_error_rmse", "cpu_error_max",
+          "result_nan",  "result_inf",   "reference_nan",  "reference_inf",  "nonfinite_mismatches",
+          "worst_index", "worst_result", "worst_reference"};
 }
 
 void put_check(const Check& check, RowSink& row) {
@@ -94,6 +83,7 @@ void put_check(const Check& check, RowSink& row) {
   row.put("deciding", token_of(judgement.deciding).name);
   row.put("number", judgement.number);
   row.put("limit", judgement.limit);
+  if (judgement.verdict == Verdict::kAgrees) row.put("wide_limit", judgement.wide_limit);
   if (check.form) {
     row.put("dtype", torch_name(check.form->dtype));
     row.put("shape", check.form->shape);

@@ -280,8 +280,15 @@ constexpr OpFamily kFamilies[] = {
      "adaptive_max_pool2d adaptive_max_pool3d"},
     {kSelects, "elements of several inputs, or in another order",
      "cat concat concatenate stack hstack vstack dstack row_stack column_stack clone contiguous repeat tile "
-     "repeat_interleave expand expand_as permute transpose t view reshape flatten movedim rot90 fliplr flipud "
-     "pixel_shuffle pixel_unshuffle channel_shuffle scatter index_copy index_fill masked_fill masked_scatter"},
+     "repeat_interleave expand expand_as permute transpose t view reshape flatten movedim rot90 fliplr flipud squeeze "
+     "unsqueeze ravel unflatten swapaxes swapdims diag_embed diagflat block_diag cartesian_prod combinations "
+     "meshgrid pixel_shuffle pixel_unshuffle channel_shuffle scatter index_copy index_fill masked_fill masked_scatter"},
+    {kSelects, "views, copied",
+     "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy select_copy slice_copy "
+     "split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy "
+     "view_copy"},
+    {kSelects, "elements of the inputs or their negatives, or zeros",
+     "minimum maximum fmin fmax relu abs absolute neg negative"},
     {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},

@@ -63,7 +63,7 @@ enum class OpTrait : uint8_t {
   kNormalizes,               // the common part of its inputs is taken out: its gradient, too, is a remainder
   kMultiplies,               // elements by elements, or a single element: nothing is added up that could cancel
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
-  kSelects,                  // the elements of the result are elements of the inputs: nothing is computed
+  kSelects,                  // the elements of the result are elements of the inputs: nothing is rounded
   kMoves,                    // gives the tensor on another device, or in another dtype
   kReadsMetadata,            // see is_metadata_op()
   kOpensFile,                // by the name that it is given

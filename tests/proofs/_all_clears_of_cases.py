@@ -87,9 +87,8 @@ def trial(seed: int, *, clean: bool) -> Trial | None:
         with sim.fault(kind, ops=op, **arguments):
             try:
                 off = _off(_results(case, "sim"), exact)
-            except (
-                RuntimeError
-            ):  # an operator refuses the result of the wrong operator: the program ends, nothing is wrong in silence
+            except (RuntimeError, IndexError):
+                # An operator refuses the result of the wrong operator: the program ends, nothing is wrong in silence.
                 return None
         with sim.fault(kind, ops=op, **arguments):
             rows = judge.rows(case)

@@ -37,11 +37,11 @@ def test_no_symbol_is_younger_than_the_oldest_system(binaries):
     younger = []
     for binary in binaries:
         for line in symbols(binary):
-            found = re.search(r"\*UND\*.*\((GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)\) +(\S+)", line)
-            if not found:
+            symbol = re.search(r"\*UND\*.*\((GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)\) +(\S+)", line)
+            if not symbol:
                 continue
             needed += 1
-            library, version, name = found.groups()
+            library, version, name = symbol.groups()
             if tuple(map(int, version.split("."))) > NEWEST[library]:
                 younger.append(f"{binary.name}: {name} of {library}_{version}")
     assert needed > 100
