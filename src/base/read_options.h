@@ -26,8 +26,8 @@ void check_range(std::string_view source, std::string_view shown, int64_t number
 
 std::string_view trimmed(std::string_view text);  // without leading and trailing blanks
 
-// All of the text as a decimal number, "inf" or "nan", with a point in any locale; nullopt: it is no number. (std::from_chars
-// of a double is younger than the libstdc++ of some users: cmake/OpToolsOlderGlibc.cmake.)
+// All of the text as a decimal number, "inf" or "nan", with a point in any locale; nullopt: it is no number.
+// (std::from_chars of a double is younger than the libstdc++ of some users: cmake/OpToolsOlderGlibc.cmake.)
 OP_TOOLS_API std::optional<double> number_of(std::string_view text);
 
 }  // namespace op_tools
