@@ -2,22 +2,38 @@
 # wheels do (manylinux_2_28), whatever newer glibc they were built with.
 option(OP_TOOLS_OLDER_GLIBC "Build for glibc 2.28 and newer (the presets do; without it: for this machine's glibc)" OFF)
 
-# std::to_chars of floating-point numbers is younger than gcc 8: libop_tools.so has libstdc++'s own inside.
+if(OP_TOOLS_OLDER_GLIBC)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a OUTPUT_VARIABLE OP_TOOLS_LIBSTDCXX
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(reason)
+  if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+    set(reason "it is known for Linux on x86_64 and aarch64 alone")
+  elseif(OP_TOOLS_SANITIZE)
+    set(reason "sanitizers stand before the same functions")
+  elseif(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT EXISTS "${OP_TOOLS_LIBSTDCXX}")
+    set(reason "it needs gcc and its libstdc++.a")
+  endif()
+  if(reason)
+    message(STATUS "OP_TOOLS_OLDER_GLIBC is off: ${reason}; this build is for this machine's glibc")
+    set(OP_TOOLS_OLDER_GLIBC OFF CACHE BOOL "" FORCE)
+  endif()
+endif()
+
+# std::to_chars of floating-point numbers is younger than gcc 8: the target has libstdc++'s own inside.
 function(op_tools_own_to_chars target)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a OUTPUT_VARIABLE archive
-    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/to_chars)
   file(MAKE_DIRECTORY ${folder})
-  execute_process(COMMAND ${CMAKE_AR} x ${archive} floating_to_chars.o WORKING_DIRECTORY ${folder} COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(COMMAND ${CMAKE_AR} rcs libop_tools_to_chars.a floating_to_chars.o WORKING_DIRECTORY ${folder}
-    COMMAND_ERROR_IS_FATAL ANY)
+  foreach(command "x ${OP_TOOLS_LIBSTDCXX}" "rcs libop_tools_to_chars.a")
+    separate_arguments(words NATIVE_COMMAND "${command}")
+    execute_process(COMMAND ${CMAKE_AR} ${words} floating_to_chars.o WORKING_DIRECTORY ${folder} COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
   target_link_libraries(${target} PRIVATE ${folder}/libop_tools_to_chars.a)
   target_link_options(${target} PRIVATE LINKER:--exclude-libs,libop_tools_to_chars.a)
 endfunction()
 
 # op_tools_for_older_glibc(TARGET...): shared libraries, modules and programs.
 function(op_tools_for_older_glibc)
-  if(NOT OP_TOOLS_OLDER_GLIBC OR OP_TOOLS_SANITIZE OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(NOT OP_TOOLS_OLDER_GLIBC)
     return()
   endif()
   if(NOT TARGET op_tools_older_glibc)

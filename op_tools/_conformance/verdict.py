@@ -224,9 +224,9 @@ class Judge:
             row.reason = f"{failed[0].op}: {failed[0].kind} of {failed[0].what}. {failed[0].reason}".rstrip(". ")
         elif (undetermined := _undetermined(telling)) is not None:
             row.status, row.reason = NOT_JUDGED, undetermined.reason
-        elif passed and all(one.wide_limit for one in passed):
+        elif any(one.wide_limit for one in passed):
             row.status = NOT_JUDGED
-            row.reason = "the limits are wider than the values: zeros would have agreed, too"
+            row.reason = "a limit is wider than the values: zeros would have agreed, too"
         elif passed:
             _describe(row, max(passed, key=_share))
         else:
