@@ -10,6 +10,12 @@ add_compile_definitions(AT_PER_OPERATOR_HEADERS)
 # less time, and up to 1.5 GB instead of 1 GB of memory.
 add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=2000000>)
 
+# A file that is compiled together with others is included by the file that the compiler is given: a class with a member of an
+# unnamed namespace then looks like a header's.
+if(CMAKE_UNITY_BUILD)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
+
 # Four files of the target are compiled together: most of a small file's time goes into the headers that it includes. The rooms of
 # the library are not, so that an edit of a hook compiles a single file. Each file still includes its needs: clang-tidy in
 # ./dev lint sees them singly.

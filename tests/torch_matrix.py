@@ -28,7 +28,7 @@ BEGIN, END = "<!-- matrix: written by ./dev matrix -->\n", "<!-- end of matrix -
 PYTHON = "3.11"  # of a row that names none
 # A room's files are compiled together: most of the time goes into torch's headers.
 FLAGS = (
-    "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g0 -DNDEBUG -Wno-subobject-linkage",  # a class of the file beside it is of a header then
+    "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g0 -DNDEBUG",
     "-DCMAKE_UNITY_BUILD=ON",
     "-DCMAKE_UNITY_BUILD_BATCH_SIZE=8",
 )

@@ -12,8 +12,7 @@
 namespace op_tools {
 
 // A set of values in any order, and then the places and counts of each value (unique). `judgement`: of the elements one
-// by one, which differ. `outputs`, `expected`: all tensors of the call's result and of the CPU's; `index`: of the
-// result that is judged.
+// by one, which differ. `outputs`, `expected`: all tensors of the call's result and of the CPU's.
 TensorVerdict judge_set(const CallFacts& facts, TensorVerdict judgement, const at::Tensor& result,
                         const at::Tensor& reference, const std::vector<at::Tensor>& outputs,
                         const std::vector<at::Tensor>& expected);
