@@ -104,6 +104,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_TORCH", "./dev: the torch to install"},
       {"OP_TOOLS_EXTRAS", "1: ./dev: also install the libraries of requirements-extras.txt, and a Vulkan device"},
       {"OP_TOOLS_JOBS", "./dev: compilations at once"},
+      {"OP_TOOLS_TOGETHER", "./dev: so many files of a folder are compiled as a single file"},
       {"OP_TOOLS_BUILD_DIR", "the tests: where the project was built"},
   };
 }
