@@ -30,6 +30,7 @@
 #include "hooks/op_traits.h"
 #include "hooks/tool.h"
 #include "hooks/written_inputs.h"
+#include "graph_nodes.h"
 #include "interrupts.h"
 #include "memory/memory_hook.h"
 #include "mode_off_stack.h"
@@ -271,6 +272,10 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("set_torch_function_mode", &set_torch_function_mode);
   module.def("run_engine", &run_engine);
+  module.def("compiled_graphs", &compiled_graphs);
+  module.def("run_graph", &run_graph);
+  bind_graph_nodes(module);
+  module.attr("GRAPH_CALLS") = py::str(std::string(kGraphCalls));
   module.def("unobserved", [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
     const Unobserved guard;
     return function(*args, **kwargs);

@@ -159,8 +159,10 @@ class EndedByProgram final : public py::error_already_set {
 // A torch-level call. Throws py::error_already_set when the function raised.
 class PythonFrame final : public Frame {
  public:
-  PythonFrame(PyObject* function, PyObject* args, PyObject* kwargs, const Chain& chain)
+  // `rerun`: the function that a second run of the call calls.
+  PythonFrame(PyObject* function, PyObject* rerun, PyObject* args, PyObject* kwargs, const Chain& chain)
       : function_(function),
+        rerun_(rerun),
         args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)),
         chain_(chain),
@@ -203,7 +205,7 @@ class PythonFrame final : public Frame {
 
   Value aten_call() override { return aten_call_; }
   bool is_identity() override { return backward_.is_identity(); }
-  std::shared_ptr<const OpRunner> runner() override { return std::make_shared<PythonRunner>(function_); }
+  std::shared_ptr<const OpRunner> runner() override { return std::make_shared<PythonRunner>(rerun_); }
 
   PyObject* release_result() { return result_.release().ptr(); }
 
@@ -219,6 +221,7 @@ class PythonFrame final : public Frame {
   }
 
   PyObject* const function_;
+  PyObject* const rerun_;
   py::object args_, kwargs_, result_;
   const Chain& chain_;
   BackwardSource backward_;
@@ -227,13 +230,7 @@ class PythonFrame final : public Frame {
   Value aten_call_;
 };
 
-// `name` is held while the function runs, which may free the object that it came with.
-PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
-                        const std::shared_ptr<const std::string> name,  // NOLINT(performance-unnecessary-value-param)
-                        const Chain& chain, uint32_t mask) {
-  PythonFrame frame(function, args, kwargs, chain);
-  const GuardedState thread;
-  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame, thread);
+PyObject* run_chain(const Chain& chain, uint32_t mask, OpCall& call, PythonFrame& frame) {
   try {
     chain.run(mask, call);
   } catch (py::error_already_set& error) {
@@ -244,6 +241,16 @@ PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
     return nullptr;
   }
   return frame.release_result();
+}
+
+// `name` is held while the function runs, which may free the object that it came with.
+PyObject* through_chain(PyObject* function, PyObject* args, PyObject* kwargs,
+                        const std::shared_ptr<const std::string> name,  // NOLINT(performance-unnecessary-value-param)
+                        const Chain& chain, uint32_t mask) {
+  PythonFrame frame(function, function, args, kwargs, chain);
+  const GuardedState thread;
+  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, *name, frame, thread);
+  return run_chain(chain, mask, call, frame);
 }
 
 std::shared_ptr<c10::SafePyObject> g_mode;
@@ -269,6 +276,39 @@ void take_mode_from(int64_t place) {
     above.push_back(std::move(top));
   }
   put_back(std::move(above));
+}
+
+// Our mode off this thread's stack, if it is there, and back at its place: below the modes that are above it.
+class OurModeOffStack {
+ public:
+  OurModeOffStack() {
+    Modes above;
+    while (ModeStack::stack_len() > 0 && !taken_) {
+      std::shared_ptr<c10::SafePyObject> top = ModeStack::pop_stack();
+      taken_ = is_our_mode(top);
+      if (!taken_) above.push_back(std::move(top));
+    }
+    above_ = above.size();
+    put_back(std::move(above));
+  }
+  ~OurModeOffStack() {
+    if (!taken_ || !tl_scopes || *tl_scopes == 0) return;  // the last scope was left meanwhile
+    Modes above;
+    while (above.size() < above_ && ModeStack::stack_len() > 0) above.push_back(ModeStack::pop_stack());
+    ModeStack::push_onto_stack(g_mode);
+    put_back(std::move(above));
+  }
+  OurModeOffStack(const OurModeOffStack&) = delete;
+  OurModeOffStack& operator=(const OurModeOffStack&) = delete;
+
+ private:
+  bool taken_ = false;
+  size_t above_ = 0;
+};
+
+PyObject* checked(PyObject* result) {
+  if (!result) throw py::error_already_set();
+  return result;
 }
 
 // The left-out Python functions that this thread is in. torch.Tensor.unflatten calls the method of the same name in C,
@@ -498,12 +538,36 @@ ModeOnStack::~ModeOnStack() {
   take_mode_from(0);
 }
 
+py::tuple compiled_graphs() {
+  py::tuple choices(2);
+  const Level levels[] = {Level::kTorch, Level::kAten};
+  for (size_t i = 0; i < 2; ++i) {
+    const CurrentChain current(levels[i]);
+    choices[i] = current.get() ? py::object(py::str(to_string(current.get()->compiled()))) : py::none();
+  }
+  return choices;
+}
+
+py::object run_graph(const std::string& name, const py::object& compiled, const py::object& operators,
+                     const py::tuple& args) {
+  const CurrentChain current(Level::kTorch);
+  const Chain* const chain = current.get();
+  const uint32_t mask = chain && !is_of_trace(args.ptr(), nullptr) ? chain->mask_for_graph(name) : 0;
+  if (mask == 0) {
+    return py::reinterpret_steal<py::object>(checked(after_held(PyObject_Call(compiled.ptr(), args.ptr(), nullptr))));
+  }
+  const OurModeOffStack inside;  // as in any call that a hook sees
+  PythonFrame frame(compiled.ptr(), operators.ptr(), args.ptr(), nullptr, *chain);
+  const GuardedState thread;
+  OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame, thread);
+  call.is_graph = true;
+  return py::reinterpret_steal<py::object>(checked(after_held(run_chain(*chain, mask, call, frame))));
+}
+
 py::object run_engine(const py::function& function, const py::args& args, const py::kwargs& kwargs) {
   const FailedBackwards collecting;
   PyObject* const called = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
-  PyObject* const result = after_held(with_failures_reported(called));
-  if (!result) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(result);
+  return py::reinterpret_steal<py::object>(checked(after_held(with_failures_reported(called))));
 }
 
 std::string function_name(py::handle function) {

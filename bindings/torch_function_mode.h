@@ -46,6 +46,15 @@ class WithoutTorchFunction {
 pybind11::object run_engine(const pybind11::function& function, const pybind11::args& args,
                             const pybind11::kwargs& kwargs);
 
+// What the calling thread's tools of the torch and of the aten level want of compiled graphs, as the option `compiled`
+// says it; None: no tool of that level is on.
+pybind11::tuple compiled_graphs();
+
+// Runs a compiled graph, as a call of this name of the tools that take graphs. `operators`: the graph as Python code that
+// runs its operators one by one; second runs of the call call it.
+pybind11::object run_graph(const std::string& name, const pybind11::object& compiled, const pybind11::object& operators,
+                           const pybind11::tuple& args);
+
 // The name under which a torch function is known to filters and files: torch.Tensor.add, torch.nn.functional.linear.
 std::string function_name(pybind11::handle function);
 

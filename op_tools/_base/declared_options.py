@@ -31,6 +31,8 @@ class ToolOptions(TypedDict, total=False):
     """Pass over calls whose tensors are all on the CPU. None: OP_TOOLS_SKIP_CPU, else off."""
     all_threads: bool | None
     """Level aten: also operators of threads that start no tool themselves: of those that Python starts from then on all, of others not the first few. None: OP_<TOOL>_ALL_THREADS, else off."""
+    compiled: Literal["as-is", "check", "nodes", "eager"] | None
+    """Graphs of torch.compile: `check` (level torch: each is a call, run again as its operators), `nodes` (run operator by operator), `eager` (functions run as without torch.compile), `as-is` (not looked into). None: OP_TOOLS_COMPILED, else check."""
 
 
 class OpCaptureOptions(ToolOptions, total=False):

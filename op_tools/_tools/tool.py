@@ -173,7 +173,7 @@ class Tool(Switch):
         """The watch's knowledge, for the account of a run; holds no tool, which holds the run."""
         variables = {option.name: option.variable for option in self._options()}
         sees_threads = bool(self._arguments.get("all_threads", switched(variables["all_threads"])))
-        return lambda account: watch.add_to(account, sees_threads=sees_threads, sees_scripts=level == "aten")
+        return lambda account: watch.add_to(account, sees_threads=sees_threads, level=level)
 
     def _open(self) -> tuple[CoreHook, Scope] | None:
         """Makes hook and scope of a new run; reads options and environment. None: nothing is to be recorded now."""
@@ -235,7 +235,7 @@ class Tool(Switch):
             return self._scope.coverage()
         account = Coverage(accelerator=accelerator())
         if self._watch is not None:
-            self._add_beside(self._watch, "")(account)
+            self._add_beside(self._watch, "torch")(account)
         return account
 
     def step(self) -> None:

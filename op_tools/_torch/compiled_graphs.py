@@ -1,97 +1,216 @@
-"""Graphs that ran while a tool was on, whose operators it does not see: torch.compile's, and AOTInductor's models.
+"""Compiled graphs that run while tools are on: torch.compile's, and AOTInductor's models.
 
-Also those that were compiled or loaded before, and compiled functions that ran operator by operator because a tool of the
-torch level was on: the compiler's code did not run. torch's interface for this is private: where it is otherwise, only the
-graphs count that are compiled while the tool is on.
+A graph that is compiled while a tool is on runs as the tools' option `compiled` says. torch compiles anew for a program with
+tools on, so that graphs which were compiled before do not run then. Where torch's private interface is another than the one
+used here, graphs are counted only.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from .compiled_mode import TorchFunctionMode
+from .._base.after_import import AfterImport
+from .._base.core import GRAPH_CALLS, compiled_graphs, run_graph, unobserved
+from .._base.verdict import Coverage
+from .graph_operators import GraphOperators
 
 _OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
+_LEVELS = ("torch", "aten")
+_numbers = itertools.count()
 _on: list[GraphRuns] = []
 
 
 class GraphRuns:
-    """Counts from when it is made to its end."""
+    """The graphs that run from when it is made to its end."""
 
     def __init__(self) -> None:
         _watch()
-        self._ran: set[int] = set()  # the addresses of the graphs' functions
-        self._left: set[int] = set()  # the addresses of compiled functions that ran operator by operator
-        self._made_before, self._made = _made(), -1  # -1: it counts
+        self._ran: set[int] = set()  # addresses, as below
+        self._unseen: dict[str, dict[int, object]] = {level: {} for level in _LEVELS}
+        self._eager: set[int] = set()  # of functions
+        self._compiled_before, self._compiled = _count_compiled(), -1  # -1: it counts
         _on.append(self)
 
     def end(self) -> None:
         """Counts stay."""
         if self in _on:
             _on.remove(self)
-            self._made = _made()
+            self._compiled = _count_compiled()
 
-    @property
-    def count(self) -> int:
-        """Each graph once, however often it ran."""
-        compiled = (_made() if self._made < 0 else self._made) - self._made_before
-        return max(compiled, len(self._ran), len(self._left))  # a graph that was made ran, too; a function has a graph
+    def note(self, graph: object, seen_at: tuple[str, ...] = ()) -> None:
+        """A graph runs; tools of these levels see its operators."""
+        self._ran.add(id(graph))
+        for level in _LEVELS:
+            if level not in seen_at:
+                self._unseen[level][id(graph)] = graph
 
-    def note(self, function: object, *, is_graph: bool) -> None:
-        """A graph runs, or a compiled function whose graphs do not."""
-        (self._ran if is_graph else self._left).add(id(function))
+    def note_eager(self, function: object) -> None:
+        """A compiled function runs as without torch.compile."""
+        self._eager.add(id(function))
+
+    def add_to(self, coverage: Coverage, level: str) -> None:
+        """Adds the graphs of which a tool of this level saw nothing; each once, however often it ran."""
+        unseen = self._unseen[level].values()
+        compiled = (_count_compiled() if self._compiled < 0 else self._compiled) - self._compiled_before
+        unknown = max(0, compiled - len(self._ran))  # a graph that was compiled ran, too
+        coverage.compiled += max(0, len(unseen) + unknown - coverage.graphs)
+        coverage.eager += len(self._eager)
+        if coverage.compiled:
+            known = [graph for graph in unseen if isinstance(graph, CompiledGraph)]
+            coverage.compiled_nodes += sum(graph.operators.count for graph in known)
+            coverage.backends = dict(Counter(coverage.backends) + Counter(graph.backend for graph in known))
 
 
-def _made() -> int:
+class CompiledGraph:
+    """A graph that torch.compile handed to its backend while a tool was on.
+
+    Args:
+        compiled: the backend's code for it.
+        operators: the graph itself.
+        backend: the backend's name.
+        seen_at: the levels at which tools see its operators, because the backend runs them by torch's own kernels.
+    """
+
+    def __init__(
+        self, compiled: Callable[..., Any], operators: GraphOperators, backend: str, seen_at: tuple[str, ...]
+    ) -> None:
+        self.name = f"{GRAPH_CALLS}graph_{next(_numbers)}"
+        self.operators, self.backend = operators, backend
+        self._compiled, self._seen_at = compiled, seen_at
+
+    def run(self, *args: Any) -> Any:
+        """The graph's results, as the tools of this thread want it to run."""
+        wanted = compiled_graphs()
+        if wanted == (None, None):
+            return self._compiled(*args)
+        if "nodes" in wanted:
+            _note(self, _LEVELS)
+            return self.operators.run_nodes(*args)
+        _note(self, self._seen_at)
+        if "torch" in self._seen_at:
+            return self._compiled(*args)
+        return run_graph(self.name, self._compiled, self.operators, args)
+
+
+def _count_compiled() -> int:
     """Graphs that torch.compile has made in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _note_run(function: object, *, is_graph: bool = True) -> None:
+def _note(graph: object, seen_at: tuple[str, ...] = ()) -> None:
     for runs in _on:
-        runs.note(function, is_graph=is_graph)
+        runs.note(graph, seen_at)
 
 
+@functools.cache
 def _watch() -> None:
-    """Compiled functions ask for the stance when they begin; whose turn it is stands in the frame that asks."""
+    """For the rest of the process."""
     _watch_models()
-    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    before = getattr(frames, "_callback_from_stance", None)
-    if before is None or hasattr(before, "watches_graphs"):
+    for name, watch in (
+        ("torch._dynamo.eval_frame", _watch_functions),
+        ("torch._dynamo.output_graph", _watch_compiler),
+    ):
+        if name in sys.modules:
+            watch(sys.modules[name])
+        else:
+            AfterImport(name, watch)
+
+
+def _watch_functions(eval_frame: ModuleType) -> None:
+    """Compiled functions ask for the stance when they begin; whose turn it is stands in the frame that asks."""
+    before: Any = getattr(eval_frame, "_callback_from_stance", None)
+    if before is None:
         return
 
     def callback_from_stance(callback: Any) -> Any:
         chosen = before(callback)
-        if _on:
-            _look_at(sys._getframe(1), compiles=chosen not in (None, False))
-        return chosen
+        return _answer(sys._getframe(1), chosen) if _on else chosen
 
-    callback_from_stance.watches_graphs = True  # type: ignore[attr-defined]
-    frames._callback_from_stance = callback_from_stance
+    eval_frame._callback_from_stance = callback_from_stance  # type: ignore[attr-defined]
 
 
-def _look_at(frame: FrameType, *, compiles: bool) -> None:
-    name = frame.f_code.co_name
+def _answer(frame: FrameType, chosen: Any) -> Any:
+    """The answer to a compiled function that begins; None: it is to run as without torch.compile."""
+    name, function = frame.f_code.co_name, frame.f_locals.get("fn")
     if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
-        _note_run(frame.f_locals.get("fn"))
-    elif name == "compile_wrapper" and compiles and _breaks_graphs():
-        _note_run(frame.f_locals.get("fn"), is_graph=False)
+        if not _is_known(function):
+            _note(function)
+    elif name == "compile_wrapper" and chosen not in (None, False) and "eager" in compiled_graphs():
+        # torch's own functions (torch.cond, scan) can do nothing but compile.
+        if not str(getattr(function, "__module__", "")).startswith("torch._"):
+            for runs in _on:
+                runs.note_eager(function)
+            return None
+    return chosen
 
 
-def _breaks_graphs() -> bool:
-    """Is a tool of the torch level on, at whose calls torch.compile breaks its graph?"""
-    modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
-    return any(isinstance(mode, TorchFunctionMode) for mode in modes)
+def _is_known(function: Any) -> bool:
+    """A CompiledGraph's, which notes its runs itself; also where torch has put a function of its own around it."""
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if callable(cell.cell_contents)]
+    return any(isinstance(getattr(one, "__self__", None), CompiledGraph) for one in (function, *cells))
 
 
-@functools.cache
+def _watch_compiler(output_graph: ModuleType) -> None:
+    """Graphs on their way to the backend."""
+    kind: Any = getattr(output_graph, "OutputGraph", None)
+    before: Any = getattr(kind, "call_user_compiler", None)
+    if before is None:
+        return
+
+    @functools.wraps(before)
+    def call_user_compiler(self: Any, graph: Any, *rest: Any, **keywords: Any) -> Any:
+        # A package keeps the backend's own object.
+        if not _on or self.export or getattr(self, "package", None) is not None:
+            return before(self, graph, *rest, **keywords)
+        operators = GraphOperators(graph)
+        # Constants that a compiler computes, and its trials, are none of the program's calls.
+        compiled = unobserved(before, self, graph, *rest, **keywords)
+        seen_at = _seen_at(_innermost(self.compiler_fn))
+        return CompiledGraph(_recompiled(compiled), operators, _name_of(self.compiler_fn), seen_at).run
+
+    kind.call_user_compiler = call_user_compiler
+
+
+def _recompiled(compiled: Any) -> Any:
+    """As torch does with a module whose code is made at its first call: not as a module, which has a name on the stack."""
+    owner = getattr(compiled, "__self__", compiled)
+    if not isinstance(owner, _LazyGraphModule):
+        return compiled
+    _LazyGraphModule.force_recompile(owner)
+    return owner.forward
+
+
+def _innermost(backend: Any) -> Any:
+    while True:
+        inner = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(backend, "compiler_fn", None)
+        if inner is None:
+            return backend
+        backend = inner
+
+
+def _seen_at(backend: object) -> tuple[str, ...]:
+    """The levels at which a graph's operators come to the tools, because the backend is torch's own that runs them one by one."""
+    from torch._dynamo.backends.debugging import aot_eager, eager
+
+    return _LEVELS if backend is eager else ("aten",) if backend is aot_eager else ()
+
+
+def _name_of(backend: Any) -> str:
+    backend = getattr(backend, "_torchdynamo_orig_backend", backend)
+    name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", None)
+    return str(name or type(backend).__name__)
+
+
 def _watch_models() -> None:
     for kind in vars(getattr(torch._C, "_aoti", object())).values():
         for name in ("run", "boxed_run"):
@@ -102,7 +221,7 @@ def _watch_models() -> None:
 def _noting(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def noting(model: object, *args: Any, **kwargs: Any) -> Any:
-        _note_run(model)
+        _note(model)
         return run(model, *args, **kwargs)
 
     return noting

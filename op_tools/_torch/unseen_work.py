@@ -22,13 +22,14 @@ class Watch:
         self.loaders = 0
         self.children: list[Path] = []  # the files with the tool's results in child processes
 
-    def add_to(self, coverage: Coverage, *, sees_threads: bool, sees_scripts: bool) -> None:
+    def add_to(self, coverage: Coverage, *, sees_threads: bool, level: str) -> None:
         """Adds the notes so far to the account of a tool."""
         threads, calls, on_device, processes, scripts = self._unseen.count()
         coverage.loaders, coverage.processes = self.loaders, processes
         if not sees_threads:
             coverage.threads, coverage.thread_calls, coverage.thread_calls_on_device = threads, calls, on_device
-        coverage.compiled = self._graphs.count + (0 if sees_scripts else scripts)
+        self._graphs.add_to(coverage, level)
+        coverage.compiled += 0 if level == "aten" else scripts
         for path in self.children:
             if path.exists():
                 told = json.loads(path.read_text())

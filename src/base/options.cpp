@@ -10,6 +10,7 @@ namespace op_tools {
 namespace {
 
 const Choices kLevels = {"aten", "torch"};
+const Choices kCompiledGraphs = {"as-is", "check", "nodes", "eager"};
 
 std::atomic<int64_t> known_rank = -1;  // -1: set_rank() was not called
 
@@ -23,6 +24,10 @@ Level level_from_string(std::string_view text) {
   const auto entry = std::find(kLevels.begin(), kLevels.end(), text);
   if (entry == kLevels.end()) refuse("level", text, "give aten or torch");
   return static_cast<Level>(entry - kLevels.begin());
+}
+
+std::string_view to_string(CompiledGraphs choice) {
+  return kCompiledGraphs[static_cast<size_t>(choice)];
 }
 
 ToolOptions::ToolOptions(std::string_view prefix_of_names)
@@ -50,7 +55,12 @@ ToolOptions::ToolOptions(std::string_view prefix_of_names)
           this, false,
           {"all_threads", "",
            "level aten: also operators of threads that start no tool themselves: of those that Python starts from "
-           "then on all, of others not the first few"}) {}
+           "then on all, of others not the first few"}),
+      compiled(this, CompiledGraphs::kCheck,
+               {"compiled", "OP_TOOLS_COMPILED",
+                "graphs of torch.compile: `check` (level torch: each is a call, run again as its operators), `nodes` (run "
+                "operator by operator), `eager` (functions run as without torch.compile), `as-is` (not looked into)"},
+               kCompiledGraphs) {}
 
 void ToolOptions::resolve_all() {
   for_each([](OptionBase& option) { option.resolve(); });
@@ -66,6 +76,7 @@ ResolvedOptions ToolOptions::for_scope() const {
   auto in_modules = std::make_shared<OpFilter>(modules.get(), "", modules.source(), "");
   if (in_modules->has_only()) resolved.modules = std::move(in_modules);
   resolved.level = level;
+  resolved.compiled = compiled;
   if (steps.is_set()) {
     resolved.steps = steps.get();
     std::sort(resolved.steps->begin(), resolved.steps->end());

@@ -23,11 +23,21 @@ enum class Level : uint8_t { kAten, kTorch };
 OP_TOOLS_API std::string_view to_string(Level level);
 OP_TOOLS_API Level level_from_string(std::string_view text);  // Error when it is neither "aten" nor "torch"
 
+// The tool's part in a program's compiled graphs (torch.compile). Of several tools of a thread the later value wins.
+enum class CompiledGraphs : uint8_t {
+  kAsIs,   // they run compiled, and are not looked into
+  kCheck,  // level torch: a compiled graph is a call, whose reference is its operators run eagerly; level aten: as kAsIs
+  kNodes,  // a graph runs operator by operator, each of them a call
+  kEager,  // compiled functions run as without torch.compile
+};
+OP_TOOLS_API std::string_view to_string(CompiledGraphs choice);
+
 // The part that a scope needs: filters compiled, steps sorted.
 struct ResolvedOptions {
   std::shared_ptr<const OpFilter> filter;
   std::shared_ptr<const OpFilter> modules;  // nullptr: in all modules, and outside of them
   Level level = Level::kAten;
+  CompiledGraphs compiled = CompiledGraphs::kAsIs;
   std::optional<std::vector<int64_t>> steps;
   std::shared_ptr<const CallList> calls;  // nullptr: all
   bool skip_cpu = false;
@@ -45,6 +55,7 @@ struct OP_TOOLS_API ToolOptions : OptionSet {
   Option<std::string> calls;
   Option<bool> skip_cpu;
   Option<bool> all_threads;
+  Option<CompiledGraphs> compiled;
 
   // Reads from the environment the options that were not given. A tool adds checks of several of its options.
   virtual void resolve_all();

@@ -37,7 +37,7 @@ class OP_TOOLS_API BlackBoxHook final : public Hook {
   ~BlackBoxHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.progress = true}; }
+  Wants wants() const override { return {.graphs = true, .progress = true}; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;
   void scope_left() override;

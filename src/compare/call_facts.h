@@ -37,6 +37,7 @@ struct CallFacts {
     bool goes_backward = false;  // forward: golden's results are wanted for the gradients, too
     bool incomplete = false;     // backward: not all parts of the gradients came
     bool in_backward = false;    // an operator of a backward pass (aten level)
+    bool of_graph = false;       // a compiled graph: the reference run is of its operators, also on the CPU
     bool in_transform = false;   // inside vmap, grad and other transforms, which the CPU's run is not
   };
   struct Memory {

@@ -189,6 +189,14 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
                       list_text(reference.aliases[index]));
 }
 
+// A compiler that leaves out the gradient of a result: nothing raises, and the weights before it stay as they are.
+bool CallJudge::lacks_gradient_function(size_t index) {
+  if (!facts_.pass.of_graph || !facts_.pass.goes_backward) return false;
+  const std::vector<bool>& wanted = reruns_.reference().requires_grad;
+  return index < wanted.size() && index < observed_.requires_grad.size() && wanted[index] &&
+         !observed_.requires_grad[index];
+}
+
 // Of a gradient. A gradient with gaps may have been packed when it was copied.
 void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
   if (facts_.device.alone || !facts_.options.strides ||
@@ -264,7 +272,14 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
         judgement = not_judged(Unjudged::kUndetermined, "what it holds is each backend's own matter");
       }
     }
-    return add(Part::kOutput, which, std::move(judgement), result);
+    add(Part::kOutput, which, std::move(judgement), result);
+    if (is_tensor && lacks_gradient_function(index)) {
+      add(Part::kOutput, which,
+          differs("no gradient",
+                  "it has no gradient function, and run eagerly it has: no gradient reaches what is before the graph"),
+          result);
+    }
+    return;
   }
   if (facts_.device.alone || value.is<c10::Device>()) return;  // a device differs
   const Values expected = leaves_of(reruns_.reference().result);

@@ -170,6 +170,7 @@ Wants CompareHook::wants() const {
           .borrows_gradients = true,
           .failed_backward = impl_->options.gradients,
           .gradient_sums = impl_->options.gradients,
+          .graphs = true,
           .device_values = true};
 }
 
@@ -191,6 +192,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   }
   state->compared = std::make_shared<ComparedState>();
   ComparedState& compared = *state->compared;
+  compared.is_graph = call.is_graph;
   static_cast<CallInfo&>(compared.call) = CallInfo::of(call);
   compared.call.signature = signature;
   compared.call.stack = call.stack();
@@ -225,7 +227,8 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.options.golden = options.golden;
   facts.options.nan_equal = options.nan_equal;
   facts.options.strides = options.strides;
-  facts.device.alone = compared.replayable->all_on_cpu();
+  facts.pass.of_graph = compared.is_graph;
+  facts.device.alone = compared.replayable->all_on_cpu() && !compared.is_graph;
   facts.device.autocast = compared.replayable->autocast();
   const bool is_on_cuda = compared.call.device.starts_with("cuda");
   facts.device.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
@@ -461,6 +464,10 @@ const Columns<CompareResult::Op>& CompareResult::Op::columns() {
 
 void CompareHook::add_coverage(Coverage& account) const {
   const CompareResult summary = result();
+  // A graph whose results mostly have no verdict (random numbers in it) was not looked into.
+  account.graphs = static_cast<uint64_t>(std::count_if(summary.ops.begin(), summary.ops.end(), [](const auto& op) {
+    return is_graph_call(op.op) && op.passed + op.failed > op.not_judged;
+  }));
   account.judged += summary.passed + summary.failed;
   account.not_judged = summary.unjudged;
   account.lost[Loss::kLimits] += summary.left_out;

@@ -89,7 +89,11 @@ struct Coverage {
   uint64_t children_with_gaps = 0;  // of these: not all there was to look at was looked at
   uint64_t processes = 0;           // that the program started to compute, without a tool
   uint64_t loaders = 0;             // processes that load data
-  uint64_t compiled = 0;            // graphs that the tool did not look into
+  uint64_t graphs = 0;              // compiled graphs, each of which came to the tool as a call
+  uint64_t compiled = 0;            // compiled graphs that the tool did not look into
+  uint64_t compiled_nodes = 0;      // operators in them, where they are known
+  std::map<std::string, uint64_t> backends;  // those graphs by their compiler, where it is known
+  uint64_t eager = 0;                        // compiled functions that ran as without torch.compile
   bool off = false;                 // the tool failed and was switched off
 
   bool operator==(const Coverage&) const = default;

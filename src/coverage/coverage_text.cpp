@@ -142,7 +142,11 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("processes", account.processes,
         "processes that the program started to compute, without a tool, or killed before they wrote their account");
   visit("loaders", account.loaders, "processes that load data: they do not count against a verdict");
+  visit("graphs", account.graphs, "compiled graphs, each of which came to the tool as a call");
   visit("compiled", account.compiled, "compiled graphs that the tool did not look into");
+  visit("compiled_nodes", account.compiled_nodes, "operators in them, where they are known");
+  visit("backends", account.backends, "those graphs by their compiler, where it is known");
+  visit("eager", account.eager, "compiled functions that ran as without torch.compile, as the tool was told");
   visit("off", account.off, "the tool failed and was switched off");
 }
 
@@ -167,6 +171,19 @@ std::string process_text(uint64_t count) {
   return count == 1 ? "1 process" : std::to_string(count) + " processes";
 }
 
+// "3 compiled graphs of inductor, 41 operators:"
+std::string graphs_text(const Coverage& account) {
+  std::string text = count_text(account.compiled, "compiled graph");
+  const char* between = " of ";
+  for (const auto& [compiler, count] : account.backends) {
+    text += between + compiler;
+    if (account.backends.size() > 1) text += " (" + std::to_string(count) + ")";
+    between = ", ";
+  }
+  if (account.compiled_nodes > 0) text += ", " + count_text(account.compiled_nodes, "operator") + ":";
+  return text;
+}
+
 std::string text_of(Gap gap, const Coverage& account) {
   switch (gap) {
     case Gap::kToolOff:
@@ -189,7 +206,7 @@ std::string text_of(Gap gap, const Coverage& account) {
     case Gap::kChildren:
       return process_text(account.children_with_gaps) + " with the tool computed unseen";
     case Gap::kGraphs:
-      return count_text(account.compiled, "compiled graph") + " not looked into";
+      return graphs_text(account) + " not looked into (--compiled nodes does)";
     case Gap::kWideLimits:
       return std::to_string(account.wide_limits) + " of " + count_text(account.judged, "result") +
              " had limits wider than their values";
@@ -221,7 +238,9 @@ std::string looked_at(const Coverage& account) {
   add(account.children, process_text(account.children) + " with the tool");
   add(account.children_wrong, "something wrong in " + process_text(account.children_wrong));
   add(account.processes, process_text(account.processes) + " without a tool");
-  add(account.compiled, count_text(account.compiled, "compiled graph"));
+  add(account.graphs, count_text(account.graphs, "compiled graph") + " as calls");
+  add(account.compiled, count_text(account.compiled, "compiled graph") + " not");
+  add(account.eager, count_text(account.eager, "compiled function") + " run eagerly");
   add(account.loaders, process_text(account.loaders) + " loading data");
   if (account.off) parts.emplace_back("the tool was off");
   return "Looked at: " + joined(parts, ", ");

@@ -179,6 +179,16 @@ void ActiveHook::fail(std::string_view where, std::string_view why) noexcept {
   }
 }
 
+void ActiveHook::took_graph(std::string_view name) {
+  const std::lock_guard<std::mutex> lock(graphs_mutex_);
+  if (graphs_.find(name) == graphs_.end()) graphs_.emplace(name);
+}
+
+uint64_t ActiveHook::graph_count() const {
+  const std::lock_guard<std::mutex> lock(graphs_mutex_);
+  return graphs_.size();
+}
+
 namespace {
 uint64_t next_number() {
   static std::atomic<uint64_t> last{0};
@@ -237,6 +247,20 @@ uint32_t Chain::mask_for(std::string_view name, bool composite) const {
     }
   }
   return mask;
+}
+
+uint32_t Chain::mask_for_graph(std::string_view name) const {
+  uint32_t mask = mask_for(name);
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (!hooks_[i]->wants.graphs || hooks_[i]->options.compiled != CompiledGraphs::kCheck) mask &= ~(uint32_t{1} << i);
+  }
+  return mask;
+}
+
+CompiledGraphs Chain::compiled() const {
+  CompiledGraphs most = CompiledGraphs::kAsIs;
+  for (const auto& active : hooks_) most = std::max(most, active->options.compiled);
+  return most;
 }
 
 bool Chain::wants(uint32_t mask, bool Wants::*need) const {
@@ -435,6 +459,7 @@ void Chain::Run::before(uint32_t group) {
       if (active.wants.progress && seen % kCallsBetweenLines == 0) {
         log::progress(std::string(active.hook->name()) + ": " + std::to_string(seen) + " calls");
       }
+      if (call_.is_graph) active.took_graph(call_.name);
       call_.hook_ = i;
       call_.step = active.step.load(std::memory_order_relaxed);
       states_[i] = active.hook->before(call_);

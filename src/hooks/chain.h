@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +42,15 @@ struct ActiveHook {
   std::atomic<int64_t> step{0};
   std::atomic<bool> on_device{false};  // a call that it took part in gave a tensor elsewhere than on the host
 
+  // The graphs of torch.compile in whose calls it took part. Any thread.
+  void took_graph(std::string_view name);
+  uint64_t graph_count() const;
+
  private:
   bool asks(OpCall& call) const;
+
+  mutable std::mutex graphs_mutex_;
+  std::set<std::string, std::less<>> graphs_;  // names
 };
 
 // While an object lives, this thread's calls are none of the program's (the reads of a tensor's repr): hooks do not see
@@ -67,7 +77,11 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   uint32_t mask_for(std::string_view name, bool composite = false) const;
   // The same for a dispatcher operator, which has a small index; cached, so that each filter is asked once.
   uint32_t mask_of_op(size_t op_index, std::string_view name, bool composite) const;
+  // The hooks that take a graph of torch.compile as a call.
+  uint32_t mask_for_graph(std::string_view name) const;
   bool wants(uint32_t mask, bool Wants::*need) const;  // a masked hook does
+
+  CompiledGraphs compiled() const;  // of its hooks the last in the enumeration's order
 
   // Runs the call: observers, executor or operator, observers. Throws only the operator's (or executor's) exceptions.
   void run(uint32_t mask, OpCall& call) const;

@@ -36,6 +36,7 @@ struct Wants {
       false;             // torch level: also the additions of gradients between calls (gradient_sums.h), as aten calls
   bool nodes = false;    // torch level: after() calls OpCall::watch_nodes()
   bool modules = false;  // torch level: calls of modules (is_module_call), and no functions
+  bool graphs = false;   // torch level: a graph of torch.compile is a call of the hook, too (CompiledGraphs::kCheck)
   // Reads values of the device's tensors, or waits for them: takes no part in calls that are recorded into a graph.
   bool device_values = false;
   bool progress = false;  // a line on a terminal says how many calls it saw; not for a tool that draws its own

@@ -102,6 +102,8 @@ struct LastNode {
 };
 thread_local LastNode last_node = {};
 
+thread_local const Place* graph_node = nullptr;
+
 // Of the node that this thread runs; nothing where it runs none.
 std::optional<NodeOwner> owner_of_node() {
   const auto node = torch::autograd::get_current_node();
@@ -118,10 +120,17 @@ std::optional<NodeOwner> owner_of_node() {
 
 }  // namespace
 
+void set_graph_node(const Place* place) {
+  graph_node = place;
+}
+
 Place current_place(bool line, bool module, bool in_backward) {
   const auto owner = in_backward ? owner_of_node() : std::nullopt;
+  const Place node = graph_node && !owner ? *graph_node : Place();
   // The module in backward as well: a checkpoint runs modules again there.
-  Place place = host().place(line && !owner, module);
+  Place place = host().place(line && !owner && !node.line, module && !node.module);
+  if (node.line) place.line = node.line;
+  if (node.module) place.module = node.module;
   if (owner) {
     if (line) place.line = owner->line;
     if (module && !place.module) place.module = owner->module;

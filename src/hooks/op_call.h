@@ -104,6 +104,7 @@ class OP_TOOLS_API OpCall {
   // The program's own state, which hooks cannot read themselves: they run under a guard that changes it.
   const bool grad_enabled;
   const c10::impl::LocalDispatchKeySet local_keys;
+  bool is_graph = false;  // a graph of torch.compile: run again, it is its operators that run
   std::string error;  // in after(): the operator's exception; empty when it returned
   int64_t step = 0;   // the training step, as the scope of the hook that is being called counts them
 
@@ -168,6 +169,12 @@ class OP_TOOLS_API OpCall {
   std::optional<uint64_t> first_node_;  // of those that the call makes; with module_, line_ or notes_id_
   bool notes_id_ = false;               // forward_id() was asked
 };
+
+// The name of a call that is a graph of torch.compile: "torch.compile.graph_0_1", by torch's own number of it.
+constexpr std::string_view kGraphCalls = "torch.compile.";
+inline bool is_graph_call(std::string_view name) {
+  return name.substr(0, kGraphCalls.size()) == kGraphCalls;
+}
 
 // A process-wide number for a new call.
 OP_TOOLS_API uint64_t next_call_id();

@@ -217,6 +217,7 @@ Coverage HookScope::coverage() const {
   } else if (!account.off) {  // a failed hook has not asked all of its calls
     account.on_device = false;
   }
+  account.graphs = active.graph_count();
   active.hook->add_coverage(account);
   if (impl_->beside) impl_->beside(account);
   return account;

@@ -167,7 +167,7 @@ ObserveHook::ObserveHook(const ResolvedObserveOptions& options) : impl_(std::mak
 ObserveHook::~ObserveHook() = default;
 
 Wants ObserveHook::wants() const {
-  return {.gradients = true, .device_values = impl_->options.detail >= 3, .progress = true};
+  return {.gradients = true, .graphs = true, .device_values = impl_->options.detail >= 3, .progress = true};
 }
 
 std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {

@@ -43,6 +43,7 @@ Wants RecordHook::wants() const {
   return {.gradients = true,
           .borrows_gradients = true,
           .modules = recorder_->options.modules_only,
+          .graphs = true,
           .device_values = true,
           .progress = true};
 }

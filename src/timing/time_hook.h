@@ -55,7 +55,7 @@ class OP_TOOLS_API TimeHook final : public Hook {
   ~TimeHook() override;
 
   std::string_view name() const override { return kNames.tool; }
-  Wants wants() const override { return {.nodes = true, .progress = true}; }
+  Wants wants() const override { return {.nodes = true, .graphs = true, .progress = true}; }
   bool is_innermost() const override { return true; }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;

@@ -17,7 +17,9 @@ const void* memory_of(const at::Tensor& tensor) {
 void RunOutcome::record_memory(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live_inputs) {
   aliases.assign(results.size(), {});
   strides.assign(results.size(), {});
+  requires_grad.assign(results.size(), false);
   for (size_t i = 0; i < results.size(); ++i) {
+    requires_grad[i] = results[i].defined() && results[i].requires_grad();
     const void* const own = memory_of(results[i]);
     for (size_t j = 0; own && j < live_inputs.size(); ++j) {
       if (memory_of(live_inputs[j]) == own) aliases[i].push_back(static_cast<int64_t>(j));

@@ -1,0 +1,190 @@
+"""A graph that torch.compile handed to its backend, run operator by operator, without the backend.
+
+As it was traced, for tools that look at each operator; and on another device and in other dtypes, for the runs again of the
+graph's judge. A copy of the graph is made before the backend has it, which may change it.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._device import _device_constructors
+
+from .._base.core import GraphNodes, current_module
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+# Methods that name a dtype by their own name.
+_CASTS = {
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float32,
+    "double": torch.float64,
+}
+_NOT_THE_USERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
+_CALLS = ("call_function", "call_method", "call_module")
+
+
+class GraphOperators:
+    """The operators of a graph. Calling it runs them with torch's own kernels, on the device and in the dtypes of its arguments.
+
+    Args:
+        graph: as torch.compile made it; not changed.
+    """
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._module = fx.GraphModule(graph, _copy(graph.graph))
+        inputs = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
+        self._dtypes = [one.dtype if isinstance(one, torch.Tensor) else None for one in inputs]
+        self._devices = {one.device for one in inputs if isinstance(one, torch.Tensor)}
+        self._variants: dict[Any, fx.GraphModule] = {}
+        self._places: dict[str, _Places] = {}
+        nodes = [node for node in graph.graph.nodes if node.op in _CALLS]
+        self.count = len(nodes)
+        """Operators in the graph."""
+        self._is_shared = any(map(_is_collective, nodes))
+
+    def __call__(self, *args: Any) -> Any:
+        """The graph's results for these arguments; the attributes of the graph are not changed by it.
+
+        Raises:
+            RuntimeError: other processes take part in the graph, and would wait for it.
+        """
+        if self._is_shared:
+            raise RuntimeError("other processes take part in the graph, and would wait for it to be run again")
+        dtypes: dict[torch.dtype, torch.dtype] = {}
+        for before, now in zip(self._dtypes, args, strict=True):
+            if isinstance(now, torch.Tensor) and before is not None and before != now.dtype:
+                dtypes[before] = now.dtype
+        if torch.float64 in dtypes.values():
+            dtypes |= dict.fromkeys(_FLOATS, torch.float64)
+        device = next((now.device for now in args if isinstance(now, torch.Tensor)), torch.device("cpu"))
+        key = (device, *sorted(map(str, dtypes.items())))
+        if key not in self._variants:
+            self._variants[key] = self._variant(device, dtypes)
+        return self._variants[key].forward(*args)  # not as a module: the program has none of this name
+
+    def run_nodes(self, *args: Any) -> Any:
+        """As it was traced; each operator is made at its node's place in the user's code, for the tools that ask."""
+        caller = current_module()
+        if caller not in self._places:
+            self._places[caller] = _Places(self._module, caller)
+        return self._places[caller].run(args)
+
+    def _variant(self, device: torch.device, dtypes: Mapping[torch.dtype, torch.dtype]) -> fx.GraphModule:
+        devices = {one: device for one in self._devices if one != device}
+        return _converted(self._module, devices, dtypes)
+
+
+class _Places:
+    """A graph whose code says before each operator which node's turn it is."""
+
+    def __init__(self, module: fx.GraphModule, caller: str) -> None:
+        calls = [node for node in module.graph.nodes if node.op in _CALLS]
+        self._nodes = GraphNodes([(_line_of(node), _module_of(node, caller)) for node in calls])
+        graph = _copy(module.graph)
+        for number, node in enumerate([node for node in graph.nodes if node.op in _CALLS]):
+            with graph.inserting_before(node):
+                graph.call_function(self._nodes.enter, (number,))
+        self._code = fx.GraphModule(module, graph)
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        try:
+            return self._code.forward(*args)
+        finally:
+            self._nodes.leave()
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    """Without the tracer's tensors in its nodes."""
+    copied = fx.Graph()
+    result = copied.graph_copy(graph, {})
+    if result is not None:
+        copied.output(result)
+    for node in copied.nodes:
+        example = node.meta.get("example_value")
+        node.meta = {name: node.meta[name] for name in ("stack_trace", "nn_module_stack", "dtype") if name in node.meta}
+        if isinstance(example, torch.Tensor):
+            node.meta["dtype"] = example.dtype
+    return copied
+
+
+def _is_collective(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    name = getattr(node.target, "namespace", getattr(node.target, "__module__", "")) or ""
+    return "c10d" in str(name) or str(name).startswith("torch.distributed")
+
+
+def _converted(
+    module: fx.GraphModule, devices: Mapping[torch.device, torch.device], dtypes: Mapping[torch.dtype, torch.dtype]
+) -> fx.GraphModule:
+    """The graph with other devices and dtypes in its arguments, and with copies of its attributes in their form."""
+    graph = _copy(module.graph)
+    attributes: dict[str, Any] = {}
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return dtypes.get(value, value)
+        if isinstance(value, torch.device):
+            return devices.get(value, value)
+        if isinstance(value, str):
+            return next((str(now) for before, now in devices.items() if value in (str(before), before.type)), value)
+        return value
+
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            attributes[node.target] = _converted_attribute(operator.attrgetter(node.target)(module), devices, dtypes)
+        if getattr(node.target, "__name__", "") == "_enter_autocast" and dtypes:
+            device_type, dtype, _, *cache = node.args
+            node.args = (device_type, dtype, False, *cache)
+        elif node.op in _CALLS:
+            node.args = fx.node.map_aggregate(node.args, converted)
+            node.kwargs = fx.node.map_aggregate(node.kwargs, converted)
+            default = dtypes.get(node.meta.get("dtype", torch.bool))
+            if default is not None and node.target in _device_constructors() and "dtype" not in node.kwargs:
+                node.kwargs = {**node.kwargs, "dtype": default}
+            cast = _CASTS.get(str(node.target)) if node.op == "call_method" else None
+            if cast is not None and cast in dtypes:
+                node.target = "to"
+                node.args = (*node.args, dtypes[cast])
+    return fx.GraphModule(attributes, graph)
+
+
+def _converted_attribute(
+    value: Any, devices: Mapping[torch.device, torch.device], dtypes: Mapping[torch.dtype, torch.dtype]
+) -> Any:
+    if isinstance(value, torch.Tensor):
+        to = value.detach().to(devices.get(value.device, value.device), dtypes.get(value.dtype, value.dtype), copy=True)
+        return to.requires_grad_(value.requires_grad)
+    if isinstance(value, fx.GraphModule):
+        return _converted(value, devices, dtypes)
+    return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
+
+
+def _line_of(node: fx.Node) -> str:
+    """"file:line function", the user's innermost line; "" where torch noted none."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
+    return next(("{}:{} {}".format(*frame) for frame in reversed(frames) if not frame[0].startswith(_NOT_THE_USERS)), "")
+
+
+def _module_of(node: fx.Node, caller: str) -> str:
+    """The innermost module around it, as "MLP.layers.0"; "" where none is below the caller, the module that runs the graph."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    if not modules:
+        return ""
+    (outermost, kind), innermost = modules[0], modules[-1][0]
+    below = _parts(innermost)  # of the caller, or of a module in a variable
+    return ".".join([caller if _parts(outermost) else getattr(kind, "__name__", str(kind)), *below])
+
+
+def _parts(path: str) -> list[str]:
+    """L['self'].layers._modules['0'] without the variable: layers, 0."""
+    return [part for part in re.findall(r"\w+", re.sub(r"^[A-Z]\['?\w+'?\]", "", str(path))) if part != "_modules"]
