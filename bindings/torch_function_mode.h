@@ -50,8 +50,8 @@ pybind11::object run_engine(const pybind11::function& function, const pybind11::
 // says it; None: no tool of that level is on.
 pybind11::tuple compiled_graphs();
 
-// Runs a compiled graph, as a call of this name of the tools that take graphs. `operators`: the graph as Python code that
-// runs its operators one by one; second runs of the call call it.
+// Runs a compiled graph, as a call of this name of the tools that take graphs. `operators`: the graph as Python code
+// that runs its operators one by one; second runs of the call call it.
 pybind11::object run_graph(const std::string& name, const pybind11::object& compiled, const pybind11::object& operators,
                            const pybind11::tuple& args);
 

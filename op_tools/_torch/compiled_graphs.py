@@ -21,6 +21,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from .._base.after_import import AfterImport
 from .._base.core import GRAPH_CALLS, compiled_graphs, run_graph, unobserved
 from .._base.verdict import Coverage
+from .compiled_mode import TorchFunctionMode
 from .graph_operators import GraphOperators
 
 _OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
@@ -119,6 +120,7 @@ def _watch() -> None:
     for name, watch in (
         ("torch._dynamo.eval_frame", _watch_functions),
         ("torch._dynamo.output_graph", _watch_compiler),
+        ("torch._dynamo.variables.torch_function", _hide_mode),
     ):
         if name in sys.modules:
             watch(sys.modules[name])
@@ -145,19 +147,42 @@ def _answer(frame: FrameType, chosen: Any) -> Any:
     if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
         if not _is_known(function):
             _note(function)
-    elif name == "compile_wrapper" and chosen not in (None, False) and "eager" in compiled_graphs():
-        # torch's own functions (torch.cond, scan) can do nothing but compile.
-        if not str(getattr(function, "__module__", "")).startswith("torch._"):
-            for runs in _on:
-                runs.note_eager(function)
-            return None
+    elif name == "compile_wrapper" and chosen not in (None, False) and _runs_eagerly(function):
+        for runs in _on:
+            runs.note_eager(function)
+        return None
     return chosen
+
+
+def _runs_eagerly(function: Any) -> bool:
+    """A tool wants it so. torch's own functions (torch.cond, scan) can do nothing but compile."""
+    return "eager" in compiled_graphs() and not str(getattr(function, "__module__", "")).startswith("torch._")
 
 
 def _is_known(function: Any) -> bool:
     """A CompiledGraph's, which notes its runs itself; also where torch has put a function of its own around it."""
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if callable(cell.cell_contents)]
+    cells = [
+        cell.cell_contents for cell in getattr(function, "__closure__", None) or () if callable(cell.cell_contents)
+    ]
     return any(isinstance(getattr(one, "__self__", None), CompiledGraph) for one in (function, *cells))
+
+
+def _hide_mode(torch_function: ModuleType) -> None:
+    """From torch.compile, which traces other calls under a mode than without: torch's functions in Python as the mode gets them,
+    and some of these (Tensor.unflatten) it cannot trace then. Its guards still know that the mode is on."""
+    kind: Any = getattr(torch_function, "SymbolicTorchFunctionState", None)
+    before: Any = getattr(kind, "__init__", None)
+    if before is None:
+        return
+
+    @functools.wraps(before)
+    def init(self: Any, py_stack: Any, *rest: Any, **keywords: Any) -> None:
+        modes = list(py_stack)
+        before(self, modes, *rest, **keywords)
+        for place in reversed([at for at, mode in enumerate(modes) if isinstance(mode, TorchFunctionMode)]):
+            del self.mode_stack[place]
+
+    kind.__init__ = init
 
 
 def _watch_compiler(output_graph: ModuleType) -> None:

@@ -1,7 +1,7 @@
 """The torch-level tools' mode under torch.compile.
 
-Calls come to the mode in C; torch.compile, which cannot look into that, finds this class's function in its place, and
-compiles as if there were no tool.
+Calls come to the mode in C; torch.compile, which cannot look into that, finds this class's function in its place where
+compiled_graphs.py does not hide the mode from it.
 """
 
 from __future__ import annotations

@@ -170,9 +170,11 @@ def _converted_attribute(
 
 
 def _line_of(node: fx.Node) -> str:
-    """"file:line function", the user's innermost line; "" where torch noted none."""
+    """ "file:line function", the user's innermost line; "" where torch noted none."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
-    return next(("{}:{} {}".format(*frame) for frame in reversed(frames) if not frame[0].startswith(_NOT_THE_USERS)), "")
+    return next(
+        ("{}:{} {}".format(*frame) for frame in reversed(frames) if not frame[0].startswith(_NOT_THE_USERS)), ""
+    )
 
 
 def _module_of(node: fx.Node, caller: str) -> str:

@@ -56,11 +56,12 @@ ToolOptions::ToolOptions(std::string_view prefix_of_names)
           {"all_threads", "",
            "level aten: also operators of threads that start no tool themselves: of those that Python starts from "
            "then on all, of others not the first few"}),
-      compiled(this, CompiledGraphs::kCheck,
-               {"compiled", "OP_TOOLS_COMPILED",
-                "graphs of torch.compile: `check` (level torch: each is a call, run again as its operators), `nodes` (run "
-                "operator by operator), `eager` (functions run as without torch.compile), `as-is` (not looked into)"},
-               kCompiledGraphs) {}
+      compiled(
+          this, CompiledGraphs::kCheck,
+          {"compiled", "OP_TOOLS_COMPILED",
+           "graphs of torch.compile: `check` (level torch: each is a call, run again as its operators), `nodes` (run "
+           "operator by operator), `eager` (functions run as without torch.compile), `as-is` (not looked into)"},
+          kCompiledGraphs) {}
 
 void ToolOptions::resolve_all() {
   for_each([](OptionBase& option) { option.resolve(); });

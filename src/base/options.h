@@ -26,7 +26,8 @@ OP_TOOLS_API Level level_from_string(std::string_view text);  // Error when it i
 // The tool's part in a program's compiled graphs (torch.compile). Of several tools of a thread the later value wins.
 enum class CompiledGraphs : uint8_t {
   kAsIs,   // they run compiled, and are not looked into
-  kCheck,  // level torch: a compiled graph is a call, whose reference is its operators run eagerly; level aten: as kAsIs
+  kCheck,  // level torch: a compiled graph is a call, whose reference is its operators run eagerly; level aten: as
+           // kAsIs
   kNodes,  // a graph runs operator by operator, each of them a call
   kEager,  // compiled functions run as without torch.compile
 };

@@ -202,7 +202,7 @@ void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wa
   if (facts_.device.alone || !facts_.options.strides ||
       (judgement->verdict != Verdict::kAgrees && !judgement->expected))
     return;
-  if (facts_.device.autocast || backend_picks_strides(base_name(facts_.name))) return;
+  if (facts_.device.autocast || facts_.pass.of_graph || backend_picks_strides(base_name(facts_.name))) return;
   if (gradient.layout() != at::kStrided || wanted.layout() != at::kStrided) return;
   if (is_copied_by_its_device(gradient)) return;
   // An arriving gradient that is passed on expanded may have been made dense where it was copied for the CPU's run.

@@ -94,7 +94,7 @@ struct Coverage {
   uint64_t compiled_nodes = 0;      // operators in them, where they are known
   std::map<std::string, uint64_t> backends;  // those graphs by their compiler, where it is known
   uint64_t eager = 0;                        // compiled functions that ran as without torch.compile
-  bool off = false;                 // the tool failed and was switched off
+  bool off = false;                          // the tool failed and was switched off
 
   bool operator==(const Coverage&) const = default;
 };

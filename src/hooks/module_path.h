@@ -21,9 +21,9 @@ namespace op_tools {
 // answer is empty.
 Place current_place(bool line, bool module, bool in_backward);
 
-// While a graph of torch.compile runs operator by operator in this thread, its frames are the graph's: the place of a call
-// is that of the node which runs, as the compiler noted it. nullptr: no graph runs so. An empty part is asked of the
-// stack. The strings live until the process ends.
+// While a graph of torch.compile runs operator by operator in this thread, its frames are the graph's: the place of a
+// call is that of the node which runs, as the compiler noted it. nullptr: no graph runs so. An empty part is asked of
+// the stack. The strings live until the process ends.
 OP_TOOLS_API void set_graph_node(const Place* place);
 
 // The place in this thread's sequence of autograd nodes; asked before a call.

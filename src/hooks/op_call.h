@@ -105,8 +105,8 @@ class OP_TOOLS_API OpCall {
   const bool grad_enabled;
   const c10::impl::LocalDispatchKeySet local_keys;
   bool is_graph = false;  // a graph of torch.compile: run again, it is its operators that run
-  std::string error;  // in after(): the operator's exception; empty when it returned
-  int64_t step = 0;   // the training step, as the scope of the hook that is being called counts them
+  std::string error;      // in after(): the operator's exception; empty when it returned
+  int64_t step = 0;       // the training step, as the scope of the hook that is being called counts them
 
   // In before(): the hook takes no part in this call; no after(), no backward.
   void decline() { declined_ = true; }

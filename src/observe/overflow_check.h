@@ -36,11 +36,7 @@ class OP_TOOLS_API OverflowHook final : public Hook {
 
   std::string_view name() const override { return kNames.tool; }
   Wants wants() const override {
-    return {.gradients = true,
-            .borrows_gradients = true,
-            .graphs = true,
-            .device_values = true,
-            .progress = true};
+    return {.gradients = true, .borrows_gradients = true, .graphs = true, .device_values = true, .progress = true};
   }
   std::unique_ptr<HookState> before(OpCall& call) override;
   void after(OpCall& call, HookState* state) override;

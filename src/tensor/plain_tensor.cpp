@@ -144,8 +144,8 @@ size_t storage_bytes(const at::Tensor& tensor) {
 bool is_of_trace(const at::Tensor& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
   if (keys.has(c10::DispatchKey::Functionalize)) return true;
-  // A fake tensor has the keys of the device that it stands for, and memory on none; so has a tensor from which torch is
-  // about to make one, which has no Python key.
+  // A fake tensor has the keys of the device that it stands for, and memory on none; so has a tensor from which torch
+  // is about to make one, which has no Python key.
   const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit) && !keys.has(c10::DispatchKey::Python);
   if (!is_meta && tensor.has_storage() && tensor.storage().device_type() == at::kMeta) return true;
   return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();

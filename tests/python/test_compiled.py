@@ -58,7 +58,9 @@ def test_a_compiled_program_runs_as_without_the_tool(name, level, dynamic):
     account = tool.coverage()
     takes_graphs = level == "torch" and name not in ("OpCapture",)
     assert (account.graphs > 0) == takes_graphs
-    assert (account.compiled > 0) == (level == "torch" and not takes_graphs)  # aot_eager's operators come to the aten level
+    assert (account.compiled > 0) == (
+        level == "torch" and not takes_graphs
+    )  # aot_eager's operators come to the aten level
 
 
 def replaced(graph, old, new):
@@ -140,3 +142,131 @@ def test_a_raise_of_the_compiled_code_is_found():
     with op_tools.OpAutoCompare() as tool, pytest.raises(RuntimeError, match="no such kernel"):
         step(inputs())
     assert tool.result().verdict.value == "differs"
+
+
+def test_a_graph_that_draws_random_numbers_is_not_judged():
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: nn.functional.dropout(x @ x, 0.5), backend="aot_eager")
+    with op_tools.OpAutoCompare() as tool:
+        for _ in range(2):
+            step(torch.ones(4, 4))
+    account = tool.coverage()
+    assert (account.graphs, account.compiled, account.backends) == (0, 1, {"aot_eager": 1})
+    assert tool.result().verdict.value == "not judged" and "2 operators" in "".join(account.reasons())
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        return self.blocks[0](x) + self.blocks[1](x).sin()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_nodes_have_the_module_and_the_line_that_they_have_without_torch_compile(level, is_whole):
+    def places(compiled):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Two()
+        if compiled and not is_whole:
+            model.blocks[1] = torch.compile(model.blocks[1], backend="aot_eager")
+        step = torch.compile(model, backend="aot_eager") if compiled and is_whole else model
+        with op_tools.OpAutoCompare(
+            level=level, compiled="nodes", ops=".*linear,.*layer_norm,.*gelu,.*addmm,.*sin"
+        ) as tool:
+            step(inputs()).square().mean().backward()
+        assert tool.coverage().gaps() == []
+        return [(row.op.removesuffix(".default"), row.phase, row.module, row.source) for row in tool.result().rows]
+
+    assert places(compiled=True) == places(compiled=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_eager_runs_without_torch_compile(level):
+    torch._dynamo.reset()
+    step = torch.compile(Block(), backend=WRONG["values"][0])
+    with op_tools.OpAutoCompare(level=level, compiled="eager") as tool:
+        step(inputs()).sum().backward()
+    account = tool.coverage()
+    assert (account.compiled, account.eager, tool.result().verdict.value) == (0, 1, "agrees")
+    assert "1 compiled function run eagerly" in " ".join(" ".join(account.lines()).split())
+
+
+def unflattened(x):
+    """torch.compile cannot trace Tensor.unflatten under a torch-function mode."""
+    return torch.stack([part.unflatten(-1, (2, -1)).transpose(0, 1) for part in x.chunk(3, -1)])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_graphs_and_graph_breaks_are_those_without_a_tool(level):
+    from torch._dynamo.utils import counters
+
+    def counted():
+        torch._dynamo.reset()
+        counters.clear()
+        step = torch.compile(lambda x: unflattened(x).relu(), backend="aot_eager")
+        result = step(torch.ones(4, 12))
+        with torch.device("cpu"):
+            result = result + torch.compile(lambda x: x + torch.ones(4), backend="aot_eager")(torch.ones(4)).sum()
+        return result, dict(counters["stats"]), dict(counters["graph_break"])
+
+    expected = counted()
+    with op_tools.OpAutoCompare(level=level):
+        assert_same(list(counted()), list(expected))
+
+
+# --- A compiler of others: openvino 2026.4 with torch 2.13 ----------------------------------------------------------------
+
+
+def with_input_changed(x):
+    x.add_(1.0)
+    return nn.functional.linear(x, torch.ones(4, 4)) * 2.0
+
+
+def with_view(x):
+    return x.view(-1), nn.functional.linear(x, torch.ones(4, 4)) + 1.0
+
+
+OF_OPENVINO = {
+    "lost change of an input": (with_input_changed, lambda: torch.zeros(4, 4), "values"),
+    "view that is a copy": (with_view, lambda: torch.ones(4, 4), "alias"),
+    "int64 in 32 bits": (lambda x: x * 3000000000 + 1, lambda: torch.tensor([1, 2, 3]), "values"),
+    "float64 product": (lambda x: (x @ x) * 1.0, lambda: torch.eye(8, dtype=torch.float64) / 3 + 1, "values"),
+    "std without correction": (lambda x: torch.std(x * 1.0) * 1.0, lambda: inputs(20), "values"),
+    "no gradient function": (nn.Sequential(nn.Linear(6, 6), nn.GELU()), inputs, "no gradient"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fault", OF_OPENVINO)
+def test_faults_of_openvino_are_found_or_not_judged(fault, level):
+    pytest.importorskip("openvino", reason="openvino is not installed")
+    function, make, kind = OF_OPENVINO[fault]
+    torch._dynamo.reset()
+    step = torch.compile(function, backend="openvino")
+    with op_tools.OpAutoCompare(level=level) as tool:
+        step(make())
+    result = tool.result()
+    if level == "aten":
+        assert result.verdict.value == "not judged" and result.coverage.backends == {"openvino": 1}
+    elif not is_healed(fault):
+        assert result.verdict.value == "differs"
+        assert kind in {row.kind for row in result.rows if row.verdict == "differs"}
+
+
+def is_healed(fault):
+    """A later openvino, or another processor: then there is nothing to be found."""
+    function, make, _ = OF_OPENVINO[fault]
+    torch._dynamo.reset()
+    mine, other = make(), make()
+    results = torch.compile(function, backend="openvino")(mine), function(other)
+    flat = [torch.utils._pytree.tree_leaves(one) for one in results]
+    same = all(torch.allclose(a.double(), b.double(), rtol=1e-6) for a, b in zip(*flat, strict=True))
+    return (
+        same
+        and torch.equal(mine, other)
+        and all(a.requires_grad == b.requires_grad for a, b in zip(*flat, strict=True))
+    )

@@ -271,6 +271,11 @@ Keywords keywords_of(const Value& kwargs) {
 }
 
 PythonOnly python_only(std::string_view name, const std::string& why) {
+  if (is_graph_call(name)) {
+    return PythonOnly(
+        std::string(name) +
+        " is a compiled graph, which is in its program only; OpCapture(compiled=\"nodes\") saves its operators");
+  }
   return PythonOnly(std::string(name) + " exists in Python only" + (why.empty() ? "" : " in this form (" + why + ")"));
 }
 
