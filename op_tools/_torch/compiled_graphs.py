@@ -19,7 +19,7 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from .._base.after_import import AfterImport
-from .._base.core import GRAPH_CALLS, compiled_graphs, run_graph, unobserved
+from .._base.core import GRAPH_CALLS, compiled_graphs, log_warn, run_graph, unobserved
 from .._base.verdict import Coverage
 from .compiled_mode import TorchFunctionMode
 from .graph_operators import GraphOperators
@@ -161,10 +161,11 @@ def _runs_eagerly(function: Any) -> bool:
 
 def _is_known(function: Any) -> bool:
     """A CompiledGraph's, which notes its runs itself; also where torch has put a function of its own around it."""
-    cells = [
-        cell.cell_contents for cell in getattr(function, "__closure__", None) or () if callable(cell.cell_contents)
-    ]
-    return any(isinstance(getattr(one, "__self__", None), CompiledGraph) for one in (function, *cells))
+    try:
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    except ValueError:  # an empty cell
+        cells = []
+    return any(isinstance(getattr(inner, "__self__", None), CompiledGraph) for inner in (function, *cells))
 
 
 def _hide_mode(torch_function: ModuleType) -> None:
@@ -197,13 +198,24 @@ def _watch_compiler(output_graph: ModuleType) -> None:
         # A package keeps the backend's own object.
         if not _on or self.export or getattr(self, "package", None) is not None:
             return before(self, graph, *rest, **keywords)
-        operators = GraphOperators(graph)
+        operators = _operators_of(graph)
         # Constants that a compiler computes, and its trials, are none of the program's calls.
         compiled = unobserved(before, self, graph, *rest, **keywords)
+        if operators is None:
+            return compiled
         seen_at = _seen_at(_innermost(self.compiler_fn))
         return CompiledGraph(_recompiled(compiled), operators, _name_of(self.compiler_fn), seen_at).run
 
     kind.call_user_compiler = call_user_compiler
+
+
+def _operators_of(graph: Any) -> GraphOperators | None:
+    """None: the graph cannot be copied; it is not looked into."""
+    try:
+        return GraphOperators(graph)
+    except Exception as error:
+        log_warn(f"a graph of torch.compile is not looked into: it cannot be copied: {error}")
+        return None
 
 
 def _recompiled(compiled: Any) -> Any:
