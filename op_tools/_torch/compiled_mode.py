@@ -15,7 +15,8 @@ import torch
 def _stays_whole() -> bool:
     """Whether the function that is being compiled must stay one graph. Asked while torch.compile traces: the answer is part of its code."""
     translator = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
-    if translator.one_graph or translator.error_on_graph_break:  # fullgraph=True: so does torch.cond, flex_attention
+    # fullgraph=True, as torch.cond and flex_attention ask for it; the other since torch 2.9.
+    if translator.one_graph or getattr(translator, "error_on_graph_break", False):
         return True
     # Code of a functorch transform that is left in the middle cannot be compiled any more.
     return torch._C._functorch.peek_interpreter_stack() is not None
