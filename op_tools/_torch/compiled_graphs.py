@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from .compat import is_graph
 from .compiled_mode import TorchFunctionMode
 
-_OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
 _on: list[GraphRuns] = []
 
 
@@ -79,9 +79,9 @@ def _watch() -> None:
 
 def _look_at(frame: FrameType, *, compiles: bool) -> None:
     name = frame.f_code.co_name
-    if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
+    if name == "_fn" and is_graph(frame):
         _note_run(frame.f_locals.get("fn"))
-    elif name == "compile_wrapper" and compiles and _breaks_graphs():
+    elif name in ("compile_wrapper", "_fn") and compiles and _breaks_graphs():
         _note_run(frame.f_locals.get("fn"), is_graph=False)
 
 
