@@ -337,7 +337,7 @@ PyObject* PythonFrames::self() const {
 py::object PythonFrames::local(const char* name) const {
   const py::error_scope restored;  // the program's own Python error may be set
 #if PY_VERSION_HEX >= 0x030C0000
-  PyObject* const local_value = PyFrame_GetVarString(raw(frame_), name);
+  PyObject* const item = PyFrame_GetVarString(raw(frame_), name);
 #else
   const auto locals = py::reinterpret_steal<py::object>(PyObject_GetAttrString(frame_.ptr(), "f_locals"));
   PyObject* const item = locals ? PyMapping_GetItemString(locals.ptr(), name) : nullptr;

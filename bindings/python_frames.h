@@ -1,7 +1,7 @@
 // The frames of this thread's Python stack, innermost first, as tools ask for them at each call. While a thread is in
 // an operator its frames do not change, and their objects stay alive.
 //
-// On Python 3.11 and 3.12 they are read where they lie (raw_frames.h): no frame object is made, no dictionary of
+// On Python 3.11 to 3.13 they are read where they lie (raw_frames.h): no frame object is made, no dictionary of
 // locals, and the GIL, which the operators of torch have released, is taken only for code that this thread has not
 // seen. Other versions have them in other forms: there Python's own functions are asked, under the GIL.
 #pragma once
@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
 #define OP_TOOLS_RAW_FRAMES 1
 #endif
 struct _PyInterpreterFrame;

@@ -14,7 +14,7 @@ import torch  # noqa: F401  (first: it loads the libraries that the extension ne
 
 from ._base.torch_version import check_torch
 
-check_torch()
+check_torch(__path__)
 
 from ._tools.tool import stop_all  # noqa: E402
 from ._torch.host import take_places  # noqa: E402

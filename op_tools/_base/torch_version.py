@@ -14,8 +14,6 @@ from pathlib import Path
 
 import torch
 
-from .._build_info import TORCH_VERSION, VERSION
-
 _COULD_NOT_BE_JUDGED = 2  # status of a command that could not do its work
 
 
@@ -36,10 +34,19 @@ def _version_of_library(folder: Path) -> str:
     return f"{told >> 56}.{told >> 48 & 0xFF}.{told >> 40 & 0xFF}"
 
 
-def _wrong_torch() -> str:
+def _add_build(package_path: list[str]) -> None:
+    """In a wheel for several versions of torch (cmake/combine_wheels.py), the folder with the extension for the torch that is imported.
+    The newest where there is none: the check then says what is wrong."""
+    builds = {minor(folder.name): folder for folder in Path(package_path[0]).glob("torch_*_*")}
+    if builds and len(package_path) == 1:
+        newest = max(builds, key=lambda version: tuple(map(int, version)))
+        package_path.append(str(builds.get(minor(str(torch.__version__)), builds[newest])))
+
+
+def _wrong_torch(built_with: str) -> str:
     """Why the extension cannot be loaded beside the torch that is imported, and what to do; "" where it can."""
     installed, folder = str(torch.__version__), Path(torch.__file__).parent
-    needed = minor(TORCH_VERSION)
+    needed = minor(built_with)
     if minor(installed) == needed:
         told = _version_of_library(folder)
         if not told or minor(told) == needed:
@@ -47,7 +54,7 @@ def _wrong_torch() -> str:
         installed = f"{installed}, whose library is of torch {told},"
     wanted = ".".join(needed)
     return (
-        f"op_tools was built with torch {TORCH_VERSION}, but torch {installed} is installed ({folder}). "
+        f"op_tools was built with torch {built_with}, but torch {installed} is installed ({folder}). "
         f"Install torch {wanted}.*: pip install 'torch=={wanted}.*', or build op_tools again with the torch that is installed: "
         "pip install --force-reinstall --no-deps . in its source folder"
     )
@@ -63,11 +70,17 @@ def _own_command() -> list[str] | None:
     return None
 
 
-def check_torch() -> None:
+def check_torch(package_path: list[str]) -> None:
     """Raises ImportError with both versions when op_tools was built against another minor version of torch. A command of the
     package ends with that sentence instead; `op-tools doctor` answers without the extension.
+
+    Args:
+        package_path: ``op_tools.__path__``, to which the folder with the extension is added where that is not the package's own.
     """
-    problem = _wrong_torch()
+    _add_build(package_path)
+    from .._build_info import TORCH_VERSION, VERSION
+
+    problem = _wrong_torch(TORCH_VERSION)
     if not problem:
         return
     command = _own_command()

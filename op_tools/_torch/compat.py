@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+_OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -43,3 +44,17 @@ def without_own_check(function: Any) -> Any:
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def is_graph(frame: types.FrameType) -> bool:
+    """Whether a graph of torch.compile begins in this frame, in which a function begins that the compiler is to leave alone.
+
+    Gap: the reason, ``DisableContext.msg``, since torch 2.8. Before, the code that the compiler made has a name for the graph.
+    """
+    disabled, caller = frame.f_locals.get("self"), frame.f_back
+    if hasattr(disabled, "msg"):
+        return bool(disabled.msg == _OF_GRAPHS)
+    if caller is None:
+        return False
+    graphs = [caller.f_globals.get(name) for name in caller.f_code.co_names if name.startswith("__compiled_fn")]
+    return any(getattr(graph, "_torchdynamo_orig_callable", None) is frame.f_locals.get("fn") for graph in graphs)

@@ -21,10 +21,10 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from .._base.after_import import AfterImport
 from .._base.core import GRAPH_CALLS, compiled_graphs, log_warn, run_graph, unobserved
 from .._base.verdict import Coverage
+from .compat import is_graph
 from .compiled_mode import TorchFunctionMode
 from .graph_operators import GraphOperators
 
-_OF_GRAPHS = "do not trace Dynamo-compiled graph"  # why torch's own compiler is to leave a function alone
 _LEVELS = ("torch", "aten")
 _numbers = itertools.count()
 _on: list[GraphRuns] = []
@@ -144,10 +144,10 @@ def _watch_functions(eval_frame: ModuleType) -> None:
 def _answer(frame: FrameType, chosen: Any) -> Any:
     """The answer to a compiled function that begins; None: it is to run as without torch.compile."""
     name, function = frame.f_code.co_name, frame.f_locals.get("fn")
-    if name == "_fn" and getattr(frame.f_locals.get("self"), "msg", None) == _OF_GRAPHS:
+    if name == "_fn" and is_graph(frame):
         if not _is_known(function):
             _note(function)
-    elif name == "compile_wrapper" and chosen not in (None, False) and _runs_eagerly(function):
+    elif name in ("compile_wrapper", "_fn") and chosen not in (None, False) and _runs_eagerly(function):
         for runs in _on:
             runs.note_eager(function)
         return None

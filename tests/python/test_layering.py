@@ -246,6 +246,7 @@ DOOR = "op_tools._base.core"  # to op_tools._C
 
 # Modules that are imported inside functions, and why.
 LATE = {
+    "op_tools._build_info": "of the build that fits torch, which is chosen first",
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
     "torch.testing._internal": "needs packages that torch alone does not: expecttest",

@@ -177,16 +177,25 @@ def test_building_with_a_torch_that_nobody_has_tried_says_so(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def installed_wheel(build_dir, tmp_path_factory):
-    """A site-packages with the wheel and nothing else of ours, and the wheel's file names."""
+def wheel(build_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     run(PYTHON, ROOT / "cmake" / "make_wheel.py", build_dir, folder)
-    (wheel,) = folder.glob("op_tools-*.whl")
-    run(PYTHON, "-m", "pip", "install", "--no-deps", "--no-index", "--prefix", folder / "prefix", wheel)
+    (path,) = folder.glob("op_tools-*.whl")
+    return path
+
+
+def installed(wheel, prefix):
+    """The package and the scripts of a site-packages with the wheel and nothing else of ours."""
+    run(PYTHON, "-m", "pip", "install", "--no-deps", "--no-index", "--prefix", prefix, wheel)
+    (package,) = prefix.rglob("site-packages/op_tools")
+    return package, prefix / "bin"
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(wheel):
+    """The package, the scripts, and the wheel's file names."""
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    (package,) = (folder / "prefix").rglob("site-packages/op_tools")
-    return package, folder / "prefix" / "bin", names
+        return *installed(wheel, wheel.parent / "prefix"), archive.namelist()
 
 
 def test_the_wheel_holds_everything_once_and_nothing_of_the_source_tree(installed_wheel):
@@ -249,11 +258,48 @@ def test_the_wheel_says_for_which_torch_it_is(installed_wheel):
     assert version.endswith(f"+torch{minor}")
 
 
+def test_a_wheel_for_several_torches_takes_the_build_that_fits(wheel, tmp_path):
+    major, minor = map(int, torch.__version__.split(".")[:2])
+    this, other = f"{major}.{minor}", f"{major}.{minor + 1}"
+    # The other's is this torch's build with another version written in, and without what takes long to pack.
+    large = re.compile(r"/(_C\.[^/]*\.so|include/|lib/libop_tools(_sim_device)?\.so)")
+    second = tmp_path / wheel.name.replace(f"+torch{this}", f"+torch{other}")
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(second, "w") as copy:
+        for entry in source.infolist():
+            if large.search(entry.filename):
+                continue
+            content = source.read(entry)
+            if entry.filename == "op_tools/_build_info.py":
+                content = content.replace(f'"{this}.'.encode(), f'"{other}.'.encode())
+            entry.filename = entry.filename.replace(f"+torch{this}", f"+torch{other}")
+            copy.writestr(entry, content)
+    run(PYTHON, ROOT / "cmake" / "combine_wheels.py", second, wheel, tmp_path / "dist")
+    (combined,) = (tmp_path / "dist").glob("op_tools-*.whl")
+    assert "+torch" not in combined.name
+    package, scripts = installed(combined, tmp_path / "prefix")
+    (metadata,) = package.parent.glob("op_tools-*.dist-info/METADATA")
+    assert f"Requires-Dist: torch>={this},<{major}.{minor + 2}" in metadata.read_text().splitlines()
+
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    code = "import op_tools, op_tools._C, op_tools.sim_device; print(op_tools._C.__file__)"
+    file = run(PYTHON, "-c", code, cwd=tmp_path, env=environment)
+    own = package / f"torch_{major}_{minor}"
+    assert Path(file.strip()).parent == own
+    assert run(scripts / "run_op_from_data", "--help", env=environment).startswith("Runs captured operator calls")
+
+    own.rename(tmp_path / own.name)  # now there is none for this torch
+    for command, status in (([PYTHON, "-c", code], 1), ([PYTHON, "-m", "op_tools", "ops"], 2)):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        last = done.stderr.splitlines()[-1]
+        assert done.returncode == status
+        assert f"op_tools was built with torch {other}." in last and f"pip install 'torch=={other}.*'" in last
+
+
 def test_the_package_alone_loads_what_a_capture_needs():
     _, _, modules = imported()
     folders = {name.split(".")[1] for name in modules if "." in name}
     assert folders <= {"_C", "_base", "_build_info", "_tools", "_torch"}
-    assert len(modules) <= 35
+    assert len(modules) <= 36
     tools = {name for name in modules if name.startswith("op_tools._tools.")}
     assert tools == {f"op_tools._tools.{name}" for name in ("children", "decorate", "tool", "training_steps")}
 

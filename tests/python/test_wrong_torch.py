@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import PYTHON
 
+import op_tools
 from op_tools._base import torch_version
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,9 +95,9 @@ def test_doctor_answers(package_for_9_9):
 def test_a_library_of_another_torch_is_found_whatever_the_version_file_says(torch_of_9_8, monkeypatch):
     monkeypatch.setattr(torch, "__file__", str(torch_of_9_8.parents[1] / "__init__.py"))
     with pytest.raises(ImportError, match=r"whose library is of torch 9\.8\.1"):
-        torch_version.check_torch()
+        torch_version.check_torch(op_tools.__path__)
     monkeypatch.setattr(torch, "__file__", str(torch_of_9_8.parent / "no such folder" / "__init__.py"))
-    torch_version.check_torch()
+    torch_version.check_torch(op_tools.__path__)
 
 
 def test_the_library_and_the_package_agree_on_the_version_of_torch():

@@ -6,6 +6,7 @@ The program itself can look for torch beside its own package only; torch may als
 """
 
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,18 @@ def folder_of(package: str) -> Path:
     return Path(spec.origin).parent
 
 
+def prefix_for(torch: Path) -> Path:
+    """The package, or in a wheel for several versions of torch (cmake/combine_wheels.py) the folder for this torch. Any other where
+    there is none: the program then says what is wrong."""
+    package = folder_of("op_tools")
+    version = re.search(r"(\d+)\.(\d+)", (torch / "version.py").read_text())
+    own = package / f"torch_{version[1]}_{version[2]}" if version else package
+    return next((folder for folder in (own, *package.glob("torch_*_*")) if folder.exists()), package)
+
+
 if __name__ == "__main__":
-    libraries = [str(folder_of("torch") / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    torch = folder_of("torch")
+    libraries = [str(torch / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
-    program = folder_of("op_tools") / "bin" / "run_op_from_data"
+    program = prefix_for(torch) / "bin" / "run_op_from_data"
     os.execv(program, [str(program), *sys.argv[1:]])  # noqa: S606
