@@ -193,11 +193,11 @@ def _train(seed: int, backend: Any, precision: str, *, dynamic: bool, tool: Any 
             try:
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
                     logits = step(x)
+                seen += [logits.dtype, logits.stride(), logits.detach().clone()]
+                if logits.requires_grad:
+                    torch.nn.functional.cross_entropy(logits.float(), labels).backward()
             except (RuntimeError, ValueError) as error:  # a later operator does not take a wrong result
-                return [*seen, str(error)]
-            seen += [logits.dtype, logits.stride(), logits.detach().clone()]
-            if logits.requires_grad:
-                torch.nn.functional.cross_entropy(logits.float(), labels).backward()
+                return [*seen, type(error)]
             seen += [None if p.grad is None else p.grad.clone() for p in network.parameters()]
             seen += [buffer.clone() for buffer in network.buffers()]
     return seen
