@@ -18,6 +18,7 @@ COMMANDS = {
     "ops": ("ops",),
     "run": ("run", "env"),
     "show": ("show",),
+    "report": ("report",),
     "compare": ("compare",),
     "one_iter": ("one-iter",),
     "importing": ("import",),

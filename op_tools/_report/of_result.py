@@ -1,0 +1,90 @@
+"""The report of a result in memory: tool.result().report("report.html")"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from .._base.core import Coverage, Error
+from .._base.verdict import Verdict
+from .._tools.autocompare import CompareResult
+from .._tools.black_box_file import BlackBox
+from .._tools.memory_check import MemoryResult
+from .._tools.overflow import OverflowResult
+from .._tools.time_measure import TimeResult
+from . import autocompare, black_box, memory, overflow, plain_rows, timing
+from .page import fragment_of, page_of
+from .part import Origin, Part
+from .scan import part_of_run
+
+
+def _as_dict(row: Any) -> Mapping[str, Any]:
+    return asdict(row) if is_dataclass(row) and not isinstance(row, type) else {"value": row}
+
+
+def _part_of_rows(result: Any, origin: Origin) -> Part:
+    rows = map(_as_dict, result.rows)
+    if isinstance(result, CompareResult):
+        if result.rows_dropped:
+            origin.gaps.append(f"{result.rows_dropped:,} rows are in the files only")
+        return autocompare.part_of_rows(rows, origin)
+    if isinstance(result, OverflowResult):
+        return overflow.part_of_rows(rows, origin)
+    if isinstance(result, TimeResult):
+        return timing.part_of_rows(map(_as_dict, result.by_shape or result.rows), origin)
+    if isinstance(result, MemoryResult):
+        return memory.part_of_rows(rows, origin, map(_as_dict, result.leaks), map(_as_dict, result.overwrites))
+    if isinstance(result, BlackBox):
+        return black_box.part_of_boxes([result], [], origin)
+    verdict = getattr(result, "verdict", None)
+    return plain_rows.part_of_rows(
+        type(result).__name__, rows, origin, verdict if isinstance(verdict, Verdict) else None
+    )
+
+
+def part_of_result(result: Any, *, with_files: bool = True) -> Part:
+    """A part of the rows of a result; of the files of its run where it has any, because these hold all rows.
+
+    Raises:
+        op_tools.Error: a file of the run is damaged.
+    """
+    coverage = getattr(result, "coverage", None)
+    root = str(getattr(result, "root", "") or "")
+    origin = Origin(root, "", coverage if isinstance(coverage, Coverage) else None)
+    part = part_of_run(Path(root), origin) if root and with_files else None
+    if part is None:
+        part = _part_of_rows(result, origin)
+    if isinstance(verdict := getattr(result, "verdict", None), Verdict):
+        part.verdict = verdict  # it knows more than rows: values that came in, children
+    return part
+
+
+def write_report(result: Any, path: str | Path, title: str = "op_tools report") -> Path:
+    """Writes the page of a result.
+
+    Raises:
+        op_tools.Error: it cannot be written.
+    """
+    return write_page([part_of_result(result)], path, title)
+
+
+def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
+    """Writes the page of parts.
+
+    Raises:
+        op_tools.Error: it cannot be written.
+    """
+    file = Path(path)
+    text = page_of(parts, title)
+    try:
+        file.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Error(f"{path}: cannot be written: {error.strerror}") from None
+    return file
+
+
+def notebook_html(result: Any) -> str:
+    """A result for a notebook: coverage and findings."""
+    return fragment_of(part_of_result(result, with_files=False))

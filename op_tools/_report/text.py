@@ -1,0 +1,95 @@
+"""A report as text, for a terminal: the coverage and verdict of each result, a line per kind of finding, and the next commands."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from .._base.core import text_table
+from .page import figure
+from .part import Finding, Mark, Part
+from .summary import findings_by_mark, verdict_of_parts, verdict_sentence
+
+_WIDTH = 80
+_MOST_LINES = 20
+_MOST_REASON = 100  # characters
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _lines_of_part(part: Part) -> Iterator[str]:
+    verdict = f": {part.verdict.value}" if part.verdict is not None else ""
+    rank = f", rank {part.origin.rank}" if part.origin.rank else ""
+    yield f"{part.tool}{verdict}{rank}  {part.origin.folder}".rstrip()
+    facts = ", ".join(f"{name} {value}" for name, value in part.facts)
+    yield from _wrapped(facts)
+    for line in part.origin.looked_at:
+        yield from _wrapped(line)
+    if part.verdict is None:
+        yield from (line for reason in part.origin.reasons for line in _wrapped(f"not looked at: {reason}"))
+    else:
+        yield from (line for reason in part.origin.reasons for line in _wrapped(f"NOT JUDGED: {reason}"))
+    yield from (line for text in part.text.splitlines() for line in _wrapped(text))
+    for name, _, text in part.bars[:5]:
+        yield from _wrapped(f"{text}  {name}", "    ")
+
+
+def _table(findings: Sequence[Finding], most: int) -> str:
+    titles = [("", False), ("op", False), ("phase", False), ("module", False), ("rows", True), ("step", True), ("worst", True)]
+    shown = findings if most < 0 else findings[:most]
+    cells = [
+        [
+            finding.mark.value,
+            finding.op,
+            finding.phase,
+            finding.module,
+            f"{finding.count:,}",
+            "" if finding.first_step is None else str(finding.first_step),
+            f"{figure(finding.worst)} {finding.unit}" if finding.worst is not None else "",
+        ]
+        for finding in shown
+    ]
+    left = len(findings) - len(shown)
+    return text_table(titles, cells, _width()) + (f"\n... and {left} more kinds (--lines -1)" if left else "")
+
+
+def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
+    """Of each operator that is wrong, once: why, and the program's line."""
+    told: set[tuple[str, str, str]] = set()
+    for finding in findings:
+        if finding.mark is Mark.WRONG and (key := (finding.tool, finding.op, finding.phase)) not in told:
+            told.add(key)
+            reason = finding.text if len(finding.text) <= _MOST_REASON else f"{finding.text[:_MOST_REASON]}..."
+            yield from _wrapped(f"{finding.op} {finding.phase}: {reason}", "")
+            if finding.line:
+                yield f"  {finding.line}"
+
+
+def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
+    """The report.
+
+    Args:
+        parts: at least a part.
+        most: kinds of finding in the table; -1: all.
+    """
+    blocks = ["\n".join(_lines_of_part(part)) for part in parts]
+    by_mark = findings_by_mark(parts)
+    findings = [finding for mark in (Mark.WRONG, Mark.NOT_JUDGED, Mark.NOTE) for _, finding in by_mark[mark]]
+    blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")
+    if findings:
+        reasons = list(_reasons(findings))
+        blocks.append("\n".join([_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
+    commands = list(dict.fromkeys(command.text for part in parts for command in part.commands))
+    if commands:
+        blocks.append("\n".join(["Next:", *(f"  {command}" for command in commands)]))
+    return "\n\n".join(blocks)
