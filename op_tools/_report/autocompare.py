@@ -23,7 +23,7 @@ from .part import (
     sizes_of,
     text_of,
 )
-from .replay_commands import commands_of_call
+from .replay_commands import commands_of_findings
 
 FILE = "autocompare.jsonl"
 _COLUMNS = (
@@ -45,7 +45,6 @@ _COLUMNS = (
     Column("reason"),
     Column("line"),
 )
-_MOST_SAVED = 3  # calls whose commands are shown
 
 
 def _share(row: Mapping[str, Any]) -> float | None:
@@ -122,8 +121,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     part.facts = [("wrong", f"{wrong:,}"), ("right", f"{counts[Verdict.AGREES]:,}"), ("not judged", f"{unjudged:,}")]
     children = origin.account.children_wrong if origin.account else 0
     part.verdict = verdict_of(wrong=wrong + children > 0, unseen=bool(origin.reasons) or not table.total)
-    saved_calls = [finding.saved for finding in part.findings if finding.saved][:_MOST_SAVED]
-    part.commands = [command for saved in saved_calls for command in commands_of_call(Path(saved), origin.account)]
+    part.commands = commands_of_findings(part.findings, origin.account)
     part.cannot_tell = [
         "OpAutoCompare: an operator that agrees is right for the inputs of this run; other shapes and dtypes were not tried.",
         "OpAutoCompare: results without a verdict (random numbers, memory that was never written) may be wrong.",

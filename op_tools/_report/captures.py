@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error, find_calls
-from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, dtype_of, integer_of, sizes_of, text_of
+from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, bytes_text, dtype_of, integer_of, sizes_of, text_of
 
 CONTAINER = "calls.zip"
 _COLUMNS = (
@@ -30,6 +30,11 @@ def _tensors_text(meta: dict[str, Any]) -> str:
     inputs = meta.get("inputs")
     tensors = [facts for facts in inputs if isinstance(facts, dict)] if isinstance(inputs, list) else []
     return " ".join(f"{dtype_of(facts)}[{sizes_of(facts, 'shape')}]" for facts in tensors)
+
+
+def _module(meta: dict[str, Any]) -> str:
+    """With the class of the outermost module in front, as the other tools write it."""
+    return ".".join(filter(None, [text_of(meta, "model"), text_of(meta, "module")]))
 
 
 def _meta(text: str | None) -> dict[str, Any] | None:
@@ -61,7 +66,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         name = text_of(meta or {}, "name") or Path(place_of_call).parent.name
         stack = (meta or {}).get("stack")
         line = str(stack[0]) if isinstance(stack, list) and stack else ""
-        row = {**(meta or {}), "op": name, "phase": "forward", "line": line}
+        row = {**(meta or {}), "op": name, "phase": "forward", "line": line, "module": _module(meta or {})}
         error = text_of(row, "error")
         total += size
         for place in part.place(text_of(row, "module"), line):
@@ -86,7 +91,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
             is_wrong=bool(error),
         )
     part.tables.append(table)
-    part.facts = [("calls", f"{len(calls):,}"), ("size", f"{total / 1e6:,.1f} MB")]
+    part.facts = [("calls", f"{len(calls):,}"), ("of files", bytes_text(total))]
     place_text = shlex.quote(str(folder))
     part.commands = [
         Command("run the calls again, and compare", f"python -m op_tools.run_op_from_data {place_text} --acc_check")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.verdict import verdict_of
-from .part import Column, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
+from .part import Column, FindingsOf, Mark, Origin, Part, Table, bytes_text, integer_of, number_of, short, text_of
 
 FILE = "memory.jsonl"
 LEAKS_FILE = "leaks.jsonl"
@@ -73,11 +73,11 @@ def part_of_rows(
         written.add(Mark.WRONG, row, text=text, worst=number_of(row, "bytes"))
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.wrong += 1
-    part.bars = [(kind, float(size), f"{size / 1e6:,.3f} MB") for kind, size in at_peak.most_common() if size]
+    part.bars = [(kind, float(size), bytes_text(size)) for kind, size in at_peak.most_common() if size]
     part.bars_title = "Memory at the peak"
     children = origin.account.children_wrong if origin.account else 0
     part.verdict = verdict_of(wrong=bool(part.findings or children), unseen=bool(origin.reasons))
-    part.facts = [("places", f"{table.total:,}"), ("at the peak", f"{sum(at_peak.values()) / 1e6:,.3f} MB")]
+    part.facts = [("places", f"{table.total:,}"), ("at the peak", bytes_text(sum(at_peak.values())))]
     part.cannot_tell = [
         "OpMemoryCheck: memory that libraries take past torch's allocators is not seen; writes outside of a block only with guard=True."
     ]

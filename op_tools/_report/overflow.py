@@ -9,7 +9,7 @@ from typing import Any
 
 from .._base.verdict import verdict_of
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, integer_of, number_of, sizes_of, text_of
-from .replay_commands import commands_of_call
+from .replay_commands import commands_of_findings
 
 FILE = "overflow.jsonl"
 _COLUMNS = (
@@ -30,7 +30,6 @@ _TEXTS = {
     "producer": "made NaN or infinities from finite inputs",
     "propagator": "was given NaN or infinities, and passed them on",
 }
-_MOST_SAVED = 3  # calls whose commands are shown
 
 
 def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
@@ -75,7 +74,6 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     if counts["propagator"] and not counts["producer"]:
         origin.gaps.append("tensors had NaN or infinities that no call seen here made")
     part.verdict = verdict_of(wrong=wrong > 0, unseen=bool(origin.reasons))
-    saved_calls = [finding.saved for finding in part.findings if finding.saved][:_MOST_SAVED]
-    part.commands = [command for saved in saved_calls for command in commands_of_call(Path(saved), origin.account)]
+    part.commands = commands_of_findings(part.findings, origin.account)
     part.cannot_tell = ["OpOverflowCheck: finite values may be wrong; it compares no values."]
     return part

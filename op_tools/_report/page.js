@@ -1,4 +1,4 @@
-/* sources 6abc71cc52cca5fbb2902d15b220a9d4d5c999020bad36ede5b24d6a6301b74b
+/* sources f68764bbbc9fb6fe7b967f85fb8d4196835da51aaa2e5a24734ca65ae986bc0e
 
 @tanstack/virtual-core 3.19.11
 

@@ -10,13 +10,14 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
-from .part import Finding, Mark, Part, Place, Table
+from .part import Finding, Mark, Part, Place, Table, bytes_text
 from .summary import Module, findings_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
 _MOST_FINDINGS = 100  # of a mark, in a table
@@ -44,9 +45,18 @@ def figure(value: object) -> str:
     """A number of a table for people; "" for None."""
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(float(str(value))) < 1e15 else f"{value:.4g}"
+    size = abs(float(str(value)))
+    return f"{value:,.0f}" if size < 1e15 and (size >= 1000 or size == int(size)) else f"{value:.4g}"
+
+
+def counted_text(count: int, noun: str) -> str:
+    """1 row, 2 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _broken(text: object) -> str:
+    """An escaped name or path, which may be broken where a reader would break it."""
+    return re.sub(r"([./_])(?=\w)", r"\1<wbr>", escape(text))
 
 
 def _mark(mark: Mark, text: str = "") -> str:
@@ -83,12 +93,12 @@ def _coverage(parts: Sequence[Part]) -> str:
             looked_at = '<div class="quiet">its files have no account of what was not looked at</div>'
         rows.append(
             [
-                ("op", escape(part.tool)),
+                ("op tool", escape(part.tool)),
                 ("", _verdict_mark(part.verdict)),
                 ("", escape(facts)),
-                ("", looked_at + (f'<ul class="gaps">{gaps}</ul>' if gaps else "")),
+                ("", f"<div>{looked_at}{gaps and f'<ul class=gaps>{gaps}</ul>'}</div>"),
                 ("n", escape(part.origin.rank)),
-                ("code small", escape(part.origin.folder)),
+                ("code small", _broken(part.origin.folder)),
             ]
         )
     titles = ("tool", "verdict", "figures", "looked at, and not", "rank", "folder")
@@ -126,34 +136,24 @@ def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, st
         choice = escape(json.dumps({"table": table + finding.table, **wanted}))
         count = f'<a href="#table-{table + finding.table}" data-filter="{choice}">{count}</a>'
     worst = f"{figure(finding.worst)} {escape(finding.unit)}" if finding.worst is not None else ""
+    module = f'<span class="code">{_broken(finding.module)}</span>' if finding.module else ""
+    place = " · ".join(filter(None, [escape(finding.phase), module]))
+    line = f'<div class="code quiet">{_broken(finding.line)}</div>' if finding.line else ""
+    step = "" if finding.first_step is None else f"{finding.first_step:,}"
+    rank = f", rank {finding.rank}" if finding.rank not in ("", "0") else ""
     return [
         ("", _mark(finding.mark)),
-        ("op code", escape(finding.op)),
-        ("", escape(finding.phase)),
-        ("code", escape(finding.module)),
+        ("where", f'<div class="op code">{_broken(finding.op)}</div><div>{place}</div>{line}'),
         ("n", count),
-        ("n", escape("" if finding.first_step is None else finding.first_step)),
-        ("n", worst),
+        ("n", step),
         ("", _sparkline(finding)),
+        ("n", worst),
         ("why", escape(_cut(finding.text))),
-        ("code small", escape(finding.line)),
-        ("", escape(part.tool + (f", rank {finding.rank}" if finding.rank else ""))),
+        ("tool", escape(part.tool + rank)),
     ]
 
 
-_FINDING_TITLES = (
-    "mark",
-    "operator",
-    "phase",
-    "module",
-    "rows",
-    "first step",
-    "worst",
-    "steps",
-    "why",
-    "line",
-    "tool",
-)
+_FINDING_TITLES = ("mark", "operator, module, line", "rows", "first step", "by step", "worst", "why", "tool")
 
 
 def _findings(parts: Sequence[Part]) -> str:
@@ -171,10 +171,8 @@ def _findings(parts: Sequence[Part]) -> str:
             content.append(table)
         else:
             total = sum(finding.count for _, finding in findings)
-            kinds = "kind" if len(findings) == 1 else "kinds"
-            content.append(
-                f"<details><summary>{_mark(mark)} {len(findings):,} {kinds}, {total:,} rows</summary>{table}</details>"
-            )
+            figures = f"{counted_text(len(findings), 'kind')}, {counted_text(total, 'row')}"
+            content.append(f"<details><summary>{_mark(mark)} {figures}</summary>{table}</details>")
     if not any(finding.mark is Mark.WRONG for part in parts for finding in part.findings):
         content.insert(0, "<p>Nothing wrong is among the rows. What was not looked at stands above.</p>")
     intro = '<p class="quiet">A line for each operator, phase and module. The number of rows leads to the rows themselves.</p>'
@@ -184,9 +182,9 @@ def _findings(parts: Sequence[Part]) -> str:
 def _place_figures(place: Place) -> str:
     marks = _mark(Mark.WRONG, f"{place.wrong:,} wrong") if place.wrong else ""
     marks += _mark(Mark.NOT_JUDGED, f"{place.not_judged:,} not judged") if place.not_judged else ""
-    figures = [f"{place.calls:,} rows"] if place.calls else []
+    figures = [counted_text(place.calls, "row")] if place.calls else []
     figures += [f"{place.self_ms:,.3g} ms"] if place.self_ms else []
-    figures += [f"{place.alive_bytes / 1e6:,.3g} MB alive"] if place.alive_bytes else []
+    figures += [f"{bytes_text(place.alive_bytes)} alive"] if place.alive_bytes else []
     return f'{marks}<span class="figure small">{escape(", ".join(figures))}</span>'
 
 
@@ -212,7 +210,7 @@ def _where(parts: Sequence[Part]) -> str:
     if left[0] < 0:
         modules += f'<p class="quiet">The first {_MOST_MODULES:,} modules.</p>'
     lines = lines_of_parts(parts)
-    rows = [[("code", escape(line)), ("", _place_figures(place))] for line, place in lines[:_MOST_LINES]]
+    rows = [[("code", _broken(line)), ("", _place_figures(place))] for line, place in lines[:_MOST_LINES]]
     table = _cards(("line", "figures"), rows) if rows else '<p class="quiet">No row names a line.</p>'
     more = f'<p class="quiet">and {len(lines) - len(rows):,} more lines</p>' if len(lines) > len(rows) else ""
     content = f"<div><h3>Modules</h3>{modules}</div><div><h3>Lines of the program</h3>{table}{more}</div>"
@@ -226,7 +224,7 @@ def _bars(parts: Sequence[Part]) -> str:
             continue
         most = max(value for _, value, _ in part.bars) or 1.0
         rows = "".join(
-            f'<tr><td class="code">{escape(name)}</td><td class="n">{escape(text)}</td><td><svg aria-hidden="true" width="200" height="12">'
+            f'<tr><td class="code">{escape(name)}</td><td class="n">{escape(text)}</td><td><svg aria-hidden="true" width="200" height="12" viewBox="0 0 200 12" preserveAspectRatio="none">'
             f'<rect width="{max(1.0, 200 * value / most):.0f}" height="12" rx="2"/></svg></td></tr>'
             for name, value, text in part.bars
         )
@@ -271,11 +269,11 @@ def _rows(parts: Sequence[Part]) -> str:
         for table in part.tables:
             rank = f", rank {part.origin.rank}" if part.origin.rank else ""
             title = f"{escape(part.tool)}: {escape(table.title)}"
-            place = f'<span class="quiet small">{table.total:,} rows{escape(rank)}, {escape(part.origin.folder)}</span>'
+            place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)}, {escape(part.origin.folder)}</span>'
             thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
             chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
             content.append(
-                f'<details id="table-{number}" open><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
+                f'<details id="table-{number}"{"" if number else " open"}><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
                 f'<div id="table-{number}-rows"></div>{_first_rows(table)}</details>'
             )
             number += 1
@@ -337,9 +335,9 @@ def page_of(parts: Sequence[Part], title: str) -> str:
     )
     wrong = sum(finding.count for part in parts for finding in part.findings if finding.mark is Mark.WRONG)
     kinds = sum(finding.mark is Mark.WRONG for part in parts for finding in part.findings)
-    told = f"{kinds:,} kind{'' if kinds == 1 else 's'} of finding, {wrong:,} row{'' if wrong == 1 else 's'}" if kinds else ""
+    told = f"{counted_text(kinds, 'kind')} of finding, {counted_text(wrong, 'row')}" if kinds else ""
     gaps = sum(bool(part.origin.reasons) for part in parts)
-    told_gaps = f"gaps in {gaps} of {len(parts)} result{'' if len(parts) == 1 else 's'}" if gaps else ""
+    told_gaps = f"gaps in {gaps} of {counted_text(len(parts), 'result')}" if gaps else ""
     figures = " · ".join(filter(None, [told, told_gaps]))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -348,7 +346,6 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
 <title>{escape(title)}</title>
 <style>{style}</style>
 </head>

@@ -304,6 +304,14 @@ def short(value: float | None) -> float | None:
     return value if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
+def bytes_text(size: float) -> str:
+    """1.5 MB."""
+    for unit, bytes_of_unit in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= bytes_of_unit:
+            return f"{size / bytes_of_unit:.4g} {unit}"
+    return f"{size:.0f} B"
+
+
 def dtype_of(row: Mapping[str, Any], name: str = "dtype") -> str:
     """float32."""
     return text_of(row, name).removeprefix("torch.")
