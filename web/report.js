@@ -5,6 +5,7 @@ import uPlot from "uplot";
 
 const ROW_HEIGHT = 28; // pixels, as in report.css
 const MOST_CHOICES = 400; // values of a column in a menu
+const CHART_PARTS = 1000; // of a chart's x axis
 const WAIT = 120; // milliseconds after the last key, before a filter is applied
 
 function element(tag, facts = {}, ...children) {
@@ -40,9 +41,9 @@ class RowTable {
     this.count = table.columns.length ? table.columns[0].values.length : 0;
     for (const column of table.columns) {
       // No value is NaN; a text is its place in the table of strings.
-      column.values = column.number
-        ? Float64Array.from(column.values, (value) => (value === null ? NaN : Number(value)))
-        : Uint32Array.from(column.values);
+      const values = column.number ? new Float64Array(this.count) : new Uint32Array(this.count);
+      column.values.forEach((value, row) => (values[row] = value === null ? NaN : Number(value)));
+      column.values = values;
     }
     this.order = Uint32Array.from({ length: this.count }, (_, row) => row);
     this.sorted = null; // {column, down}
@@ -305,20 +306,37 @@ class RowTable {
   }
 }
 
-// A point per row, those that are wrong apart: how an error is spread over the calls of a run.
-function drawChart(place, table) {
-  const { x, y, log, title } = table.chart;
+// The largest value of each part of the x axis, those that are wrong apart: [places, values that are right, values that are wrong].
+function largest(table, { x, y, log }) {
   const column = (name) => table.columns.find((other) => other.title === name).values;
   const xs = column(x), ys = column(y);
-  const rows = [...xs.keys()].filter((row) => Number.isFinite(xs[row]) && Number.isFinite(ys[row]) && (!log || ys[row] > 0));
-  if (rows.length < 2) return;
-  rows.sort((a, b) => xs[a] - xs[b]);
+  let first = Infinity, last = -Infinity;
+  for (const value of xs) {
+    if (value < first) first = value;
+    if (value > last) last = value;
+  }
+  const width = (last - first) / (CHART_PARTS - 1) || 1;
+  const kept = [new Map(), new Map()];
+  for (let row = 0; row < xs.length; ++row) {
+    if (!Number.isFinite(xs[row]) || !Number.isFinite(ys[row]) || (log && ys[row] <= 0)) continue;
+    const of = kept[table.wrong[row]], part = Math.floor((xs[row] - first) / width);
+    if (!of.has(part) || ys[row] > ys[of.get(part)]) of.set(part, row);
+  }
+  const rows = [...kept[0].values(), ...kept[1].values()].sort((a, b) => xs[a] - xs[b]);
   const values = (wrong) => rows.map((row) => (table.wrong[row] === wrong ? ys[row] : null));
+  return [rows.map((row) => xs[row]), values(0), values(1)];
+}
+
+// How an error, or a time, is spread over the calls of a run.
+function drawChart(place, table) {
+  const { x, y, log, title } = table.chart;
+  const [places, right, wrong] = largest(table, table.chart);
+  if (places.length < 2) return null;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const points = (name) => ({ show: true, size: 5, stroke: () => colour(name), fill: () => colour(name) });
   const series = (label, name) => ({ label, stroke: () => colour(name), paths: () => null, points: points(name), value: (_, value) => (value === null || value === undefined ? "" : shown(value)) });
   const axis = { stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line") } };
-  const hasWrong = table.wrong.includes(1);
+  const hasWrong = wrong.some((value) => value !== null);
   const chart = new uPlot(
     {
       title,
@@ -328,7 +346,7 @@ function drawChart(place, table) {
       axes: [{ ...axis, label: x }, { ...axis, label: y, size: 70, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : shown(tick))) }],
       series: [{ label: x }, series("right", "--bar"), ...(hasWrong ? [series("wrong", "--wrong")] : [])],
     },
-    [rows.map((row) => xs[row]), values(0), ...(hasWrong ? [values(1)] : [])],
+    [places, right, ...(hasWrong ? [wrong] : [])],
     place,
   );
   new ResizeObserver(() => chart.setSize({ width: Math.max(260, place.clientWidth), height: 240 })).observe(place);

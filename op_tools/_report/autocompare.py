@@ -76,7 +76,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     """The part of a run of OpAutoCompare."""
     part = Part("OpAutoCompare", origin)
     table = Table("Comparisons", _COLUMNS, chart=Chart("Errors over the calls", "call", "of limit", is_log=True))
-    findings = FindingsOf(part, "of the limit")
+    findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
     for row in rows:
         verdict = text_of(row, "verdict")

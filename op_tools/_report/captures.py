@@ -11,6 +11,7 @@ from typing import Any
 from .._base.core import Error, find_calls
 from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, bytes_text, dtype_of, integer_of, sizes_of, text_of
 
+TOOL = "OpCapture"
 CONTAINER = "calls.zip"
 _COLUMNS = (
     Column("op", is_choice=True),
@@ -56,7 +57,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     if not calls:
         raise Error("\n".join(problems) or f"{folder}: there are no captured calls here")
     origin.gaps += problems
-    part = Part("OpCapture", origin)
+    part = Part(TOOL, origin)
     table = Table("Captured calls", _COLUMNS)
     findings = FindingsOf(part)
     total = shared

@@ -51,7 +51,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     """The part of a comparison of two runs, with or without its summary."""
     part = Part("op-tools compare", origin)
     table = Table("Pairs of calls", _COLUMNS, chart=Chart("Growth of the difference", "call A", "outputs differ", is_log=True))
-    findings = FindingsOf(part, "of the limit")
+    findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
     summary: Mapping[str, Any] | None = None
     for row in rows:

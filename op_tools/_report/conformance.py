@@ -46,7 +46,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     """
     part = Part("op-tools conformance", origin)
     table = Table("Cases", _COLUMNS)
-    findings = FindingsOf(part, "of the limit")
+    findings = FindingsOf(part, "x limit")
     for row in (row for rows in rows_below(folder).values() for row in rows):
         mark = _MARKS.get(row.status)
         ratio = share(row) if row.error is not None and row.limit else None

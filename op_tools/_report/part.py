@@ -52,7 +52,7 @@ class Finding:
     worst: float | None = None
     """In `unit`."""
     unit: str = ""
-    """As in "of the limit"."""
+    """As in "x limit"."""
     saved: str = ""
     """The folder of the first saved call."""
     steps: Counter[int] = field(default_factory=Counter)

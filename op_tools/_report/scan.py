@@ -65,6 +65,15 @@ def _holds_calls(folder: Path) -> bool:
     return any(folder.glob(f"*/*/{_CALL}"))
 
 
+def parts_below(place: Path) -> list[Part]:
+    """The parts of all results below a folder; none where there are none.
+
+    Raises:
+        op_tools.Error: a file cannot be read.
+    """
+    return list(_parts_below(place))
+
+
 def _parts_below(place: Path) -> Iterator[Part]:
     for path, folders, files in os.walk(place):
         folders.sort()
@@ -110,7 +119,7 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
             continue
         if not place.is_dir():
             raise Error(f"{place}: there is no such folder")
-        below = list(_parts_below(place))
+        below = parts_below(place)
         if not below:
             raise Error(
                 f"{place}: no tool of op_tools wrote anything here; op-tools doctor says why a result may be empty. "

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
 from .page import figure
-from .part import Finding, Mark, Part
+from .part import Finding, Mark, Part, Table
 from .summary import findings_by_mark, verdict_of_parts, verdict_sentence
 
 _WIDTH = 80
 _MOST_LINES = 20
+_MOST_ROWS = 10
+_MOST_COLUMNS = 8  # more do not fit
 _MOST_REASON = 100  # characters
 
 
@@ -40,8 +42,21 @@ def _lines_of_part(part: Part) -> Iterator[str]:
     else:
         yield from (line for reason in part.origin.reasons for line in _wrapped(f"NOT JUDGED: {reason}"))
     yield from (line for text in part.text.splitlines() for line in _wrapped(text))
-    for name, _, text in part.bars[:5]:
-        yield from _wrapped(f"{text}  {name}", "    ")
+    if part.verdict is None and not part.findings and part.tables:
+        yield _first_rows(part.tables[0])
+
+
+def _first_rows(table: Table) -> str:
+    """Of a tool that gives no verdict: its rows are the answer."""
+    rows = [
+        [figure(cell) if column.is_number else str(cell or "") for column, cell in zip(table.columns, cells, strict=True)]
+        for _, cells in table.first_rows(_MOST_ROWS)
+    ]
+    shown = [number for number in range(len(table.columns)) if any(row[number] for row in rows)][:_MOST_COLUMNS]
+    titles = [(table.columns[number].title, table.columns[number].is_number) for number in shown]
+    text = text_table(titles, [[row[number] for number in shown] for row in rows], _width())
+    left = table.total - len(rows)
+    return text + (f"\n... and {left:,} more rows (op-tools report makes a page of all)" if left else "")
 
 
 def _table(findings: Sequence[Finding], most: int) -> str:
@@ -85,7 +100,8 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
     blocks = ["\n".join(_lines_of_part(part)) for part in parts]
     by_mark = findings_by_mark(parts)
     findings = [finding for mark in (Mark.WRONG, Mark.NOT_JUDGED, Mark.NOTE) for _, finding in by_mark[mark]]
-    blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")
+    if any(part.verdict is not None for part in parts):
+        blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")
     if findings:
         reasons = list(_reasons(findings))
         blocks.append("\n".join([_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
