@@ -62,6 +62,11 @@ def worded(title: str, name: str) -> Shown[Any]:
     return Shown(title, lambda row: str(getattr(row, name)))
 
 
+def short_name(op: str) -> str:
+    """An operator as narrow tables have it."""
+    return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
+
+
 def duration_text(seconds: float) -> str:
     """About how long something takes, in words."""
     return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"

@@ -8,6 +8,7 @@ import sys
 from typing import Any, NoReturn, TypeAlias
 
 from .._base.core import Error
+from .._base.error_text import printable
 from .._base.optional_parts import Group, load_part, part_names
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
@@ -87,8 +88,8 @@ def command_names() -> list[str]:
 
 
 def visible(text: str) -> str:
-    """Text for a terminal: names and strings in files come from outside, and control characters would drive it."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+    """Text of several lines for a terminal."""
+    return printable(text, keep="\n")
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-/* sources e9f02008b2d38d487fcafac794d7be137bb833fd611ebedafc38ada0126de76f
+/* sources 871ddfb60ded4dcc34bebca41a08bc6017e6f5daedbca914f1a7e716162379c7
 
 @tanstack/virtual-core 3.19.11
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
+from .._base.error_text import printable
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
@@ -33,8 +34,7 @@ _MARK_OF = {Verdict.DIFFERS: Mark.WRONG, Verdict.NOT_JUDGED: Mark.NOT_JUDGED, Ve
 
 def escape(text: object) -> str:
     """A text of the data: in it nothing is markup, and no character turns the direction of what follows."""
-    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in str(text))
-    return html.escape(shown)
+    return html.escape(printable(str(text), keep="\n\t"))
 
 
 def _cut(text: str) -> str:
@@ -228,7 +228,7 @@ def _bars(parts: Sequence[Part]) -> str:
             f'<rect width="{max(1.0, 200 * value / most):.0f}" height="12" rx="2"/></svg></td></tr>'
             for name, value, text in part.bars
         )
-        source = f'<p class="quiet small code">{escape(part.origin.folder)}</p>' if part.origin.folder else ""
+        source = f'<p class="quiet small code">{_broken(part.origin.folder)}</p>' if part.origin.folder else ""
         title = f"<h3>{escape(part.bars_title)}</h3>{source}"
         content.append(f'<div>{title}<div class="scroll"><table class="plain bars">{rows}</table></div></div>')
     return _section("figures", "How much", f'<div class="two">{"".join(content)}</div>') if content else ""
@@ -269,7 +269,7 @@ def _rows(parts: Sequence[Part]) -> str:
         for table in part.tables:
             rank = f", rank {part.origin.rank}" if part.origin.rank else ""
             title = f"{escape(part.tool)}: {escape(table.title)}"
-            place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)}, {escape(part.origin.folder)}</span>'
+            place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(part.origin.folder)}</span>'
             thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
             chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
             content.append(

@@ -16,6 +16,7 @@ from typing import Any
 from .._base.account import coverage_of
 from .._base.core import Coverage, Error
 from .._base.data_file import read_json
+from .._base.error_text import one_line
 from .._base.verdict import Verdict
 
 MOST_ROWS = 100_000
@@ -329,11 +330,13 @@ def origin_of(folder: Path) -> Origin:
         return origin
     try:
         facts = read_json(file)
-        origin.account = coverage_of(facts) if isinstance(facts, dict) else None
+        if not isinstance(facts, dict):
+            raise Error("is no account of a run")
+        origin.account = coverage_of(facts)
         origin.looked_at, origin.reasons  # noqa: B018  (a field of another type is noticed here)
     except (Error, TypeError, ValueError) as error:
         origin.account = None
-        origin.gaps.append(f"{file}: is damaged: {error}")
+        origin.gaps.append(f"{file}: is damaged: {one_line(error)}")
     return origin
 
 

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
+from .._base.error_text import printable
+from .._base.results import short_name
 from .page import figure
 from .part import Finding, Mark, Part, Table
 from .summary import findings_by_mark, verdict_of_parts, verdict_sentence
@@ -25,14 +27,14 @@ def _width() -> int:
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+        printable(text), _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
     )
 
 
 def _lines_of_part(part: Part) -> Iterator[str]:
     verdict = f": {part.verdict.value}" if part.verdict is not None else ""
     rank = f", rank {part.origin.rank}" if part.origin.rank else ""
-    yield f"{part.tool}{verdict}{rank}  {part.origin.folder}".rstrip()
+    yield printable(f"{part.tool}{verdict}{rank}  {part.origin.folder}".rstrip())
     facts = ", ".join(f"{name} {value}" for name, value in part.facts)
     yield from _wrapped(facts)
     for line in part.origin.looked_at:
@@ -49,7 +51,7 @@ def _lines_of_part(part: Part) -> Iterator[str]:
 def _first_rows(table: Table) -> str:
     """Of a tool that gives no verdict: its rows are the answer."""
     rows = [
-        [figure(cell) if column.is_number else str(cell or "") for column, cell in zip(table.columns, cells, strict=True)]
+        [figure(cell) if column.is_number else printable(short_name(str(cell or ""))) for column, cell in zip(table.columns, cells, strict=True)]
         for _, cells in table.first_rows(_MOST_ROWS)
     ]
     shown = [number for number in range(len(table.columns)) if any(row[number] for row in rows)][:_MOST_COLUMNS]
@@ -65,9 +67,9 @@ def _table(findings: Sequence[Finding], most: int) -> str:
     cells = [
         [
             finding.mark.value,
-            finding.op,
-            finding.phase,
-            finding.module,
+            printable(short_name(finding.op)),
+            printable(finding.phase),
+            printable(finding.module),
             f"{finding.count:,}",
             "" if finding.first_step is None else str(finding.first_step),
             f"{figure(finding.worst)} {finding.unit}" if finding.worst is not None else "",
@@ -87,7 +89,7 @@ def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
             reason = finding.text if len(finding.text) <= _MOST_REASON else f"{finding.text[:_MOST_REASON]}..."
             yield from _wrapped(f"{finding.op} {finding.phase}: {reason}", "")
             if finding.line:
-                yield f"  {finding.line}"
+                yield f"  {printable(finding.line)}"
 
 
 def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
@@ -107,5 +109,5 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
         blocks.append("\n".join([_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
     commands = list(dict.fromkeys(command.text for part in parts for command in part.commands))
     if commands:
-        blocks.append("\n".join(["Next:", *(f"  {command}" for command in commands)]))
+        blocks.append("\n".join(["Next:", *(f"  {printable(command)}" for command in commands)]))
     return "\n\n".join(blocks)
