@@ -36,7 +36,9 @@ def add(commands: Commands) -> None:
         "black boxes. Exit status: 0 the page was made, 2 there is nothing to read, 64 wrong usage.",
         epilog="op-tools run --autocompare --time train.py; op-tools report . -o report.html",
     )
-    report.add_argument("folders", nargs="+", metavar="DIR", help="a folder with results, at any depth, or a file of them")
+    report.add_argument(
+        "folders", nargs="+", metavar="DIR", help="a folder with results, at any depth, or a file of them"
+    )
     report.add_argument("-o", "--output", metavar="FILE", help="the page (report.html)")
     report.add_argument("--title", metavar="TEXT", help="the page's title")
     report.add_argument("--text", action="store_true", help="print a text instead")

@@ -47,7 +47,7 @@ _COLUMNS = (
 )
 
 
-def _share(row: Mapping[str, Any]) -> float | None:
+def _share_of_limit(row: Mapping[str, Any]) -> float | None:
     """How many times its limit an error is."""
     number, limit = number_of(row, "number"), number_of(row, "limit")
     if number is None or limit is None:
@@ -61,7 +61,7 @@ def _saved(row: Mapping[str, Any], origin: Origin) -> str:
     return str(Path(origin.folder, *Path(saved).parts[-2:], "device")) if saved and origin.folder else ""
 
 
-def _text(row: Mapping[str, Any], share: float | None) -> str:
+def _why_wrong(row: Mapping[str, Any], share: float | None) -> str:
     """Why a result is wrong."""
     if reason := text_of(row, "reason"):
         return reason
@@ -82,14 +82,14 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         verdict = text_of(row, "verdict")
         counts[verdict] += 1
         is_wrong = verdict == Verdict.DIFFERS
-        share = _share(row)
+        share = _share_of_limit(row)
         for place in part.place(text_of(row, "module"), text_of(row, "source")):
             place.calls += 1
             place.wrong += is_wrong
             place.not_judged += verdict == Verdict.NOT_JUDGED
         if is_wrong:
             saved = _saved(row, origin)
-            findings.add(Mark.WRONG, row, text=_text(row, share), worst=share, line="source", saved=saved)
+            findings.add(Mark.WRONG, row, text=_why_wrong(row, share), worst=share, line="source", saved=saved)
         elif verdict == Verdict.NOT_JUDGED:
             reason = text_of(row, "reason")
             findings.add(Mark.NOT_JUDGED, row, text=reason, line="source", apart=text_of(row, "not_judged"))

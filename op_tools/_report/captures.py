@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error, find_calls
-from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, bytes_text, dtype_of, integer_of, sizes_of, text_of
+from .part import (
+    Column,
+    Command,
+    FindingsOf,
+    Mark,
+    Origin,
+    Part,
+    Table,
+    bytes_text,
+    dtype_of,
+    integer_of,
+    sizes_of,
+    text_of,
+)
 
 TOOL = "OpCapture"
 CONTAINER = "calls.zip"
@@ -38,7 +51,7 @@ def _module(meta: dict[str, Any]) -> str:
     return ".".join(filter(None, [text_of(meta, "model"), text_of(meta, "module")]))
 
 
-def _meta(text: str | None) -> dict[str, Any] | None:
+def _meta_of_call(text: str | None) -> dict[str, Any] | None:
     """None: the call has none, or it is damaged."""
     try:
         meta = json.loads(text) if text is not None else None
@@ -62,7 +75,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     findings = FindingsOf(part)
     total = shared
     for where, text, size, passes in calls:
-        meta = _meta(text)
+        meta = _meta_of_call(text)
         place_of_call = where.replace("!", "/")
         name = text_of(meta or {}, "name") or Path(place_of_call).parent.name
         stack = (meta or {}).get("stack")

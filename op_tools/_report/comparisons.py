@@ -50,7 +50,9 @@ def is_comparison(file: Path) -> bool:
 def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     """The part of a comparison of two runs, with or without its summary."""
     part = Part("op-tools compare", origin)
-    table = Table("Pairs of calls", _COLUMNS, chart=Chart("Growth of the difference", "call A", "outputs differ", is_log=True))
+    table = Table(
+        "Pairs of calls", _COLUMNS, chart=Chart("Growth of the difference", "call A", "outputs differ", is_log=True)
+    )
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
     summary: Mapping[str, Any] | None = None

@@ -69,7 +69,9 @@ def part_of_rows(
     part.tables.append(table)
     written = FindingsOf(part, "bytes")
     for row in overwrites:
-        text = f"wrote {text_of(row, 'side')} a block that {text_of(row, 'made_by')} allocated, {text_of(row, 'made_at')}"
+        text = (
+            f"wrote {text_of(row, 'side')} a block that {text_of(row, 'made_by')} allocated, {text_of(row, 'made_at')}"
+        )
         written.add(Mark.WRONG, row, text=text, worst=number_of(row, "bytes"))
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.wrong += 1

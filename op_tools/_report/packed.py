@@ -29,7 +29,7 @@ class _Strings:
         return list(self._numbers)
 
 
-def _number(value: Any) -> Any:
+def _json_number(value: Any) -> Any:
     """As JSON has it: numbers that are not finite are texts, which the page reads back."""
     if not isinstance(value, (int, float)):
         return None
@@ -42,7 +42,7 @@ def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]
     rows = table.marked_rows
     columns = []
     for number, column in enumerate(table.columns):
-        convert = _number if column.is_number else strings.number
+        convert = _json_number if column.is_number else strings.number
         values = [convert(cells[number]) for _, cells in rows]
         columns.append(
             {"title": column.title, "number": column.is_number, "choice": column.is_choice, "values": values}

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-
 from .._base.error_text import printable
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
@@ -37,7 +36,7 @@ def escape(text: object) -> str:
     return html.escape(printable(str(text), keep="\n\t"))
 
 
-def _cut(text: str) -> str:
+def _cut_reason(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
 
 
@@ -83,11 +82,13 @@ def _cards(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> 
 # --- Sections ---------------------------------------------------------------------------------------------------------------
 
 
-def _coverage(parts: Sequence[Part]) -> str:
+def _coverage_section(parts: Sequence[Part]) -> str:
     rows = []
     for part in parts:
         looked_at = "".join(f"<div>{escape(line.removeprefix('Looked at: '))}</div>" for line in part.origin.looked_at)
-        facts = ", ".join(f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts)
+        facts = ", ".join(
+            f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts
+        )
         gaps = "".join(f"<li>{escape(reason)}</li>" for reason in part.origin.reasons)
         if not part.origin.account and not gaps:
             looked_at = '<div class="quiet">its files have no account of what was not looked at</div>'
@@ -123,9 +124,7 @@ def _sparkline(finding: Finding) -> str:
     )
     label = f"steps {first} to {last}, at most {most} rows in {'a step' if width == 1 else f'{width} steps'}"
     name = "spark" if finding.mark is Mark.WRONG else "spark note"
-    return (
-        f'<svg class="{name}" role="img" aria-label="{label}" width="{4 * len(bars)}" height="16"><title>{label}</title>{rects}</svg>'
-    )
+    return f'<svg class="{name}" role="img" aria-label="{label}" width="{4 * len(bars)}" height="16"><title>{label}</title>{rects}</svg>'
 
 
 def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, str]]:
@@ -148,7 +147,7 @@ def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, st
         ("n", step),
         ("", _sparkline(finding)),
         ("n", worst),
-        ("why", escape(_cut(finding.text))),
+        ("why", escape(_cut_reason(finding.text))),
         ("tool", escape(part.tool + rank)),
     ]
 
@@ -156,7 +155,7 @@ def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, st
 _FINDING_TITLES = ("mark", "operator, module, line", "rows", "first step", "by step", "worst", "why", "tool")
 
 
-def _findings(parts: Sequence[Part]) -> str:
+def _findings_section(parts: Sequence[Part]) -> str:
     numbers = table_numbers(parts)
     content = []
     for mark, findings in findings_by_mark(parts).items():
@@ -203,10 +202,12 @@ def _tree(module: Module, left: list[int]) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-def _where(parts: Sequence[Part]) -> str:
+def _where_section(parts: Sequence[Part]) -> str:
     root = module_tree(parts)
     left = [_MOST_MODULES]
-    modules = f'<div class="tree">{_tree(root, left)}</div>' if root.inner else '<p class="quiet">No row names a module.</p>'
+    modules = (
+        f'<div class="tree">{_tree(root, left)}</div>' if root.inner else '<p class="quiet">No row names a module.</p>'
+    )
     if left[0] < 0:
         modules += f'<p class="quiet">The first {_MOST_MODULES:,} modules.</p>'
     lines = lines_of_parts(parts)
@@ -217,7 +218,7 @@ def _where(parts: Sequence[Part]) -> str:
     return _section("where", "Where", f'<div class="two">{content}</div>')
 
 
-def _bars(parts: Sequence[Part]) -> str:
+def _bars_section(parts: Sequence[Part]) -> str:
     content = []
     for part in parts:
         if not part.bars:
@@ -234,7 +235,7 @@ def _bars(parts: Sequence[Part]) -> str:
     return _section("figures", "How much", f'<div class="two">{"".join(content)}</div>') if content else ""
 
 
-def _next(parts: Sequence[Part]) -> str:
+def _next_section(parts: Sequence[Part]) -> str:
     commands = {command.text: command.purpose for part in parts for command in part.commands}
     if not commands:
         return ""
@@ -251,7 +252,7 @@ def _first_rows(table: Table) -> str:
     body = []
     for is_wrong, cells in table.first_rows(_MOST_ROWS):
         texts = (
-            f'<td class="{"n" if column.is_number else "code"}">{escape(figure(cell) if column.is_number else _cut(str(cell or "")))}</td>'
+            f'<td class="{"n" if column.is_number else "code"}">{escape(figure(cell) if column.is_number else _cut_reason(str(cell or "")))}</td>'
             for column, cell in zip(table.columns, cells, strict=True)
         )
         body.append(f"<tr{' class=wrong' if is_wrong else ''}>{''.join(texts)}</tr>")
@@ -263,7 +264,7 @@ def _first_rows(table: Table) -> str:
     )
 
 
-def _rows(parts: Sequence[Part]) -> str:
+def _rows_section(parts: Sequence[Part]) -> str:
     content, number = [], 0
     for part in parts:
         for table in part.tables:
@@ -280,9 +281,11 @@ def _rows(parts: Sequence[Part]) -> str:
     return _section("rows", "Rows", "".join(content)) if content else ""
 
 
-def _limits(parts: Sequence[Part]) -> str:
+def _limits_section(parts: Sequence[Part]) -> str:
     texts = dict.fromkeys(text for part in parts for text in part.cannot_tell)
-    texts |= {"Nothing here says anything of operators that ran where no tool was on: other ranks, threads, processes, steps.": None}
+    texts |= {
+        "Nothing here says anything of operators that ran where no tool was on: other ranks, threads, processes, steps.": None
+    }
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
     return _section("limits", "What this cannot tell", f"<ul>{items}</ul>")
 
@@ -322,12 +325,18 @@ def page_of(parts: Sequence[Part], title: str) -> str:
         title: of the report.
     """
     script, style = _asset("page.js"), _asset("page.css")
-    policy = (
-        f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
-    )
+    policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
     verdict = verdict_of_parts(parts)
     mark = _MARK_OF[verdict]
-    sections = [_coverage(parts), _findings(parts), _where(parts), _bars(parts), _next(parts), _rows(parts), _limits(parts)]
+    sections = [
+        _coverage_section(parts),
+        _findings_section(parts),
+        _where_section(parts),
+        _bars_section(parts),
+        _next_section(parts),
+        _rows_section(parts),
+        _limits_section(parts),
+    ]
     links = "".join(
         f'<a href="#{name}">{text}</a>'
         for name, text in _SECTIONS.items()
@@ -369,6 +378,6 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 
 def fragment_of(part: Part) -> str:
     """The coverage and the findings of a result, for a notebook: HTML without style or script."""
-    return f"<div>{_coverage([part])}{_findings([part])}</div>".replace("<section", "<div").replace("</section", "</div")
-
-
+    return f"<div>{_coverage_section([part])}{_findings_section([part])}</div>".replace("<section", "<div").replace(
+        "</section", "</div"
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._base.account import coverage_of
+from .._base.account import coverage_from
 from .._base.core import Coverage, Error
 from .._base.data_file import read_json
 from .._base.error_text import one_line
@@ -332,7 +332,7 @@ def origin_of(folder: Path) -> Origin:
         facts = read_json(file)
         if not isinstance(facts, dict):
             raise Error("is no account of a run")
-        origin.account = coverage_of(facts)
+        origin.account = coverage_from(facts)
         origin.looked_at, origin.reasons  # noqa: B018  (a field of another type is noticed here)
     except (Error, TypeError, ValueError) as error:
         origin.account = None

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from .._base.account import ACCOUNT, coverage_of
+from .._base.account import ACCOUNT, coverage_from
 from .._base.core import Error
 from .._tools.record import read_recording
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, short, sizes_of
@@ -42,7 +42,7 @@ def part_of_file(file: Path, origin: Origin) -> Part:
         origin.gaps.append(f"{file}: is not complete ({header.get('ended_early', '')})")
     if isinstance(facts := header.get(ACCOUNT), dict):
         with contextlib.suppress(Error, TypeError, ValueError):  # of another version
-            origin.account = coverage_of(facts)
+            origin.account = coverage_from(facts)
             origin.account.judged, origin.account.not_judged = 0, {}
     part = Part("OpRecord", origin)
     table = Table(f"Calls of {file.name}", _COLUMNS)

@@ -20,20 +20,20 @@ def verdict_sentence(parts: Sequence[Part]) -> str:
     judged = [part for part in parts if part.verdict is not None]
     if not judged:
         return "no tool here gives a verdict"
-    deciding = list(dict.fromkeys(_name(part) for part in judged if part.verdict is verdict_of_parts(parts)))
+    deciding = list(dict.fromkeys(_tool_of_rank(part) for part in judged if part.verdict is verdict_of_parts(parts)))
     text = {
         Verdict.DIFFERS: "something is wrong, as {} found",
         Verdict.NOT_JUDGED: "{} found nothing wrong, and did not look at all that matters",
         Verdict.AGREES: "nothing that {} looked at is wrong",
     }[verdict_of_parts(parts)]
-    return text.format(_joined(deciding))
+    return text.format(_and_list(deciding))
 
 
-def _name(part: Part) -> str:
+def _tool_of_rank(part: Part) -> str:
     return f"{part.tool} of rank {part.origin.rank}" if part.origin.rank not in ("", "0") else part.tool
 
 
-def _joined(names: Sequence[str]) -> str:
+def _and_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

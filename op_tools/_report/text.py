@@ -25,9 +25,14 @@ def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
 
 
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
+def _folded(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(
-        printable(text), _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+        printable(text),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -36,14 +41,14 @@ def _lines_of_part(part: Part) -> Iterator[str]:
     rank = f", rank {part.origin.rank}" if part.origin.rank else ""
     yield printable(f"{part.tool}{verdict}{rank}  {part.origin.folder}".rstrip())
     facts = ", ".join(f"{name} {value}" for name, value in part.facts)
-    yield from _wrapped(facts)
+    yield from _folded(facts)
     for line in part.origin.looked_at:
-        yield from _wrapped(line)
+        yield from _folded(line)
     if part.verdict is None:
-        yield from (line for reason in part.origin.reasons for line in _wrapped(f"not looked at: {reason}"))
+        yield from (line for reason in part.origin.reasons for line in _folded(f"not looked at: {reason}"))
     else:
-        yield from (line for reason in part.origin.reasons for line in _wrapped(f"NOT JUDGED: {reason}"))
-    yield from (line for text in part.text.splitlines() for line in _wrapped(text))
+        yield from (line for reason in part.origin.reasons for line in _folded(f"NOT JUDGED: {reason}"))
+    yield from (line for text in part.text.splitlines() for line in _folded(text))
     if part.verdict is None and not part.findings and part.tables:
         yield _first_rows(part.tables[0])
 
@@ -51,7 +56,10 @@ def _lines_of_part(part: Part) -> Iterator[str]:
 def _first_rows(table: Table) -> str:
     """Of a tool that gives no verdict: its rows are the answer."""
     rows = [
-        [figure(cell) if column.is_number else printable(short_name(str(cell or ""))) for column, cell in zip(table.columns, cells, strict=True)]
+        [
+            figure(cell) if column.is_number else printable(short_name(str(cell or "")))
+            for column, cell in zip(table.columns, cells, strict=True)
+        ]
         for _, cells in table.first_rows(_MOST_ROWS)
     ]
     shown = [number for number in range(len(table.columns)) if any(row[number] for row in rows)][:_MOST_COLUMNS]
@@ -61,8 +69,16 @@ def _first_rows(table: Table) -> str:
     return text + (f"\n... and {left:,} more rows (op-tools report makes a page of all)" if left else "")
 
 
-def _table(findings: Sequence[Finding], most: int) -> str:
-    titles = [("", False), ("op", False), ("phase", False), ("module", False), ("rows", True), ("step", True), ("worst", True)]
+def _findings_table(findings: Sequence[Finding], most: int) -> str:
+    titles = [
+        ("", False),
+        ("op", False),
+        ("phase", False),
+        ("module", False),
+        ("rows", True),
+        ("step", True),
+        ("worst", True),
+    ]
     shown = findings if most < 0 else findings[:most]
     cells = [
         [
@@ -87,7 +103,7 @@ def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
         if finding.mark is Mark.WRONG and (key := (finding.tool, finding.op, finding.phase)) not in told:
             told.add(key)
             reason = finding.text if len(finding.text) <= _MOST_REASON else f"{finding.text[:_MOST_REASON]}..."
-            yield from _wrapped(f"{finding.op} {finding.phase}: {reason}", "")
+            yield from _folded(f"{finding.op} {finding.phase}: {reason}", "")
             if finding.line:
                 yield f"  {printable(finding.line)}"
 
@@ -106,7 +122,7 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
         blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")
     if findings:
         reasons = list(_reasons(findings))
-        blocks.append("\n".join([_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
+        blocks.append("\n".join([_findings_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
     commands = list(dict.fromkeys(command.text for part in parts for command in part.commands))
     if commands:
         blocks.append("\n".join(["Next:", *(f"  {printable(command)}" for command in commands)]))

@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import html.parser
+import itertools
 import json
 import random
 import re
@@ -231,7 +232,7 @@ def test_a_million_rows_are_thinned_and_it_is_said():
     rows = table.marked_rows
     assert len(rows) <= 1000 and [cells[0] for is_wrong, cells in rows if is_wrong] == sorted(wrong)
     others = [cells[0] for is_wrong, cells in rows if not is_wrong]
-    assert max(after - before for before, after in zip(others, others[1:])) < 300  # an even share
+    assert max(after - before for before, after in itertools.pairwise(others)) < 300  # an even share
     assert table.thinned.startswith(f"{len(rows):,} of 100,000 rows are shown: all that are wrong, and each ")
 
     table = Table("rows", (Column("number", is_number=True),), most=1000)
@@ -519,7 +520,13 @@ def test_the_page_says_the_same_without_javascript(chromium, page):
     text = chromium.command("DOM.getOuterHTML", nodeId=content)["outerHTML"]
     assert "data-ready" not in text.split("<body")[0]
     shown = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL)
-    for words in ("What was looked at", "calls seen", "differs", "torch.<wbr>nn.<wbr>functional.<wbr>linear", "op-tools repro"):
+    for words in (
+        "What was looked at",
+        "calls seen",
+        "differs",
+        "torch.<wbr>nn.<wbr>functional.<wbr>linear",
+        "op-tools repro",
+    ):
         assert words in shown
     boxes = chromium.command("DOM.querySelector", nodeId=content, selector="#table-0 .without-script table")
     assert chromium.command("DOM.getBoxModel", nodeId=boxes["nodeId"])["model"]["height"] > 50
@@ -598,7 +605,7 @@ def test_rows_are_filtered_and_saved(chromium, page):
 
 def test_texts_that_a_table_program_would_run_are_saved_as_texts(chromium, tmp_path):
     formula = '=cmd|"/c calc"!A1'
-    rows = [{"op": formula, "verdict": "agrees", "number": -1.0, "limit": 1.0, "module": "a,b\n\"c\""}]
+    rows = [{"op": formula, "verdict": "agrees", "number": -1.0, "limit": 1.0, "module": 'a,b\n"c"'}]
     page = tmp_path / "formula.html"
     page.write_text(page_of([autocompare.part_of_rows(rows, Origin())], "formula"))
     for file in chromium.downloads.glob("*"):
