@@ -9,6 +9,7 @@ headless Chromium takes the picture.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 
 IMAGE = Path(__file__).parent / "images" / "report.png"
 FAULTS = "scale:ops=convolution_backward,call=10-12,scale=1.01;scale:ops=native_layer_norm,scale=1.02"
-WIDTH, HEIGHT = 1280, 1180  # pixels
+WIDTH, HEIGHT = 1200, 880  # pixels
 SCRIPT = """\
 import torch
 import torch.nn.functional as F
@@ -71,7 +72,8 @@ def main() -> None:
         report = ["report", ".", "-o", "report.html", "--title", "A network with two planted faults"]
         subprocess.run([*command, *report], cwd=folder, env=environment, check=True)
         page = folder / "report.html"
-        page.write_text(page.read_text().replace(f"{folder}/", ""))  # lines of the program, without the folder's name
+        # Lines of the program, without the name of the folder, which may be broken at its strokes.
+        page.write_text(re.sub(re.escape(f"{folder}/").replace("/", "/(?:<wbr>)?"), "", page.read_text()))
         # The time is Chromium's own: it lets so much pass before it takes the picture.
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
         picture = [f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={IMAGE}", page.as_uri()]
