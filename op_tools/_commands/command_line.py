@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
-import sys
+import re
 from typing import Any, NoReturn, TypeAlias
 
-from .._base.core import Error
+from .._base.core import Error, __version__
 from .._base.error_text import printable
 from .._base.optional_parts import Group, load_part, part_names
 
@@ -37,6 +38,14 @@ COMMANDS = {
 WRONG_USAGE = 64  # 2 says that something could not be read or judged
 
 
+_MOST_USAGE = 3  # lines of a usage, below an error
+
+
+def _names_of(action: argparse.Action) -> list[str]:
+    """The options, and the words that an argument takes."""
+    return [*action.option_strings, *(str(choice) for choice in action.choices or ())]
+
+
 class UsageError(Exception):
     """A command line whose parts do not go together."""
 
@@ -49,8 +58,21 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **more})
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\n")
+        """Ends with the first lines of the usage, which may have a hundred, and with the nearest name of a mistyped one."""
+        usage = self.format_usage().splitlines()
+        if len(usage) > _MOST_USAGE:
+            usage = [*usage[: _MOST_USAGE - 1], f"  ... ({self.prog} --help)"]
+        near = self._near(message)
+        hint = f"; did you mean {near}?" if near else ""
+        self.exit(WRONG_USAGE, visible("\n".join([*usage, f"{self.prog}: error: {message}{hint}", ""])))
+
+    def _near(self, message: str) -> str:
+        """The name that is most like the name that argparse refuses; "" where none is."""
+        refused = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^\s'=]+)", message)
+        if refused is None:
+            return ""
+        known = [name for action in self._actions for name in _names_of(action)]
+        return next(iter(difflib.get_close_matches(refused[1], known, 1)), "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses arguments that it does not know: the parser above would print the usage of all commands."""
@@ -67,6 +89,7 @@ def parser_of(command: str = "") -> Parser:
         description="Look at every operator that a PyTorch program runs.",
         epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
     )
+    parser.add_argument("--version", action="version", version=f"op_tools {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     modules = [module for module, names in COMMANDS.items() if command in names]
     if not modules and command in part_names(Group.COMMANDS):
