@@ -59,7 +59,8 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     for row in rows:
         if row.get("kind") == _SUMMARY:
             summary = row
-            continue
+        if row.get("kind") != _PAIR:
+            continue  # the first divergence is a pair, too
         verdict = text_of(row, "verdict")
         counts[verdict] += 1
         mark = _MARKS.get(verdict)  # type: ignore[call-overload]  (a text is equal to its token)

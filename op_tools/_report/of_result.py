@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from .._base.core import Coverage, Error
 from .._base.verdict import Verdict
+from .._runs.comparison import RunsComparison
 from .._tools.autocompare import CompareResult
 from .._tools.black_box_file import BlackBox
 from .._tools.memory_check import MemoryResult
 from .._tools.overflow import OverflowResult
 from .._tools.time_measure import TimeResult
-from . import autocompare, black_box, memory, overflow, plain_rows, timing
+from . import autocompare, black_box, comparisons, memory, overflow, plain_rows, timing
 from .page import fragment_of, page_of
-from .part import Origin, Part
+from .part import MOST_ROWS, Origin, Part
 from .scan import part_of_run
 
 
@@ -24,24 +25,49 @@ def _as_dict(row: Any) -> Mapping[str, Any]:
     return asdict(row) if is_dataclass(row) and not isinstance(row, type) else {"value": row}
 
 
+def _compared(result: CompareResult, origin: Origin) -> Part:
+    if result.rows_dropped:
+        origin.gaps.append(f"{result.rows_dropped:,} rows are in the files only")
+    return autocompare.part_of_rows(map(_as_dict, result.rows), origin)
+
+
+def _overflowed(result: OverflowResult, origin: Origin) -> Part:
+    return overflow.part_of_rows(map(_as_dict, result.rows), origin)
+
+
+def _timed(result: TimeResult, origin: Origin) -> Part:
+    return timing.part_of_rows(map(_as_dict, result.by_shape or result.rows), origin)
+
+
+def _of_memory(result: MemoryResult, origin: Origin) -> Part:
+    rows, leaks, overwrites = (map(_as_dict, some) for some in (result.rows, result.leaks, result.overwrites))
+    return memory.part_of_rows(rows, origin, leaks, overwrites)
+
+
+def _of_runs(result: RunsComparison, origin: Origin) -> Part:
+    return comparisons.part_of_rows(result.records(), origin)
+
+
+def _of_process(result: BlackBox, origin: Origin) -> Part:
+    return black_box.part_of_boxes([result], [], origin)
+
+
+_PARTS: dict[type, Callable[[Any, Origin], Part]] = {
+    CompareResult: _compared,
+    OverflowResult: _overflowed,
+    TimeResult: _timed,
+    MemoryResult: _of_memory,
+    RunsComparison: _of_runs,
+    BlackBox: _of_process,
+}
+
+
 def _part_of_rows(result: Any, origin: Origin) -> Part:
-    rows = map(_as_dict, result.rows)
-    if isinstance(result, CompareResult):
-        if result.rows_dropped:
-            origin.gaps.append(f"{result.rows_dropped:,} rows are in the files only")
-        return autocompare.part_of_rows(rows, origin)
-    if isinstance(result, OverflowResult):
-        return overflow.part_of_rows(rows, origin)
-    if isinstance(result, TimeResult):
-        return timing.part_of_rows(map(_as_dict, result.by_shape or result.rows), origin)
-    if isinstance(result, MemoryResult):
-        return memory.part_of_rows(rows, origin, map(_as_dict, result.leaks), map(_as_dict, result.overwrites))
-    if isinstance(result, BlackBox):
-        return black_box.part_of_boxes([result], [], origin)
+    if (part := _PARTS.get(type(result))) is not None:
+        return part(result, origin)
     verdict = getattr(result, "verdict", None)
-    return plain_rows.part_of_rows(
-        type(result).__name__, rows, origin, verdict if isinstance(verdict, Verdict) else None
-    )
+    verdict = verdict if isinstance(verdict, Verdict) else None
+    return plain_rows.part_of_rows(type(result).__name__, map(_as_dict, result.rows), origin, verdict)
 
 
 def part_of_result(result: Any, *, with_files: bool = True) -> Part:
@@ -86,5 +112,7 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
 
 
 def notebook_html(result: Any) -> str:
-    """A result for a notebook: coverage and findings."""
+    """A result for a notebook: coverage and findings; "" for a result without findings, or with too many rows to go through."""
+    if type(result) not in _PARTS or len(result.rows) > MOST_ROWS:
+        return ""
     return fragment_of(part_of_result(result, with_files=False))

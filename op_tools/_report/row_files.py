@@ -45,7 +45,7 @@ def csv_rows(path: Path, origin: Origin) -> Iterator[dict[str, Any]]:
         op_tools.Error: the file cannot be read.
     """
     damaged = 0
-    csv.field_size_limit(_TOO_LONG)
+    limit = csv.field_size_limit(_TOO_LONG)  # of the process: shapes of lists of tensors are long
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = csv.DictReader(line.replace("\0", "") for line in file)
@@ -63,5 +63,7 @@ def csv_rows(path: Path, origin: Origin) -> Iterator[dict[str, Any]]:
                     yield row
     except OSError as error:
         raise Error(f"{path}: cannot be read: {error.strerror}") from None
+    finally:
+        csv.field_size_limit(limit)
     if damaged:
         origin.gaps.append(f"{path}: {damaged} lines are damaged, and left out")

@@ -137,8 +137,13 @@ def test_findings_are_those_of_the_tools(results):
     (leak,) = part_of(place, "OpMemoryCheck").findings
     assert leak.mark is Mark.WRONG and leak.worst == pytest.approx(4000, rel=0.1)
 
-    born = [one for one in part_of(place, "op-tools compare").findings if one.mark is Mark.WRONG]
-    assert [(one.op, one.module) for one in born][:1] == [("torch.nn.functional.linear", "Sequential.0")]
+    comparison = part_of(place, "op-tools compare")
+    pairs = [json.loads(line) for line in (place / "comparison.jsonl").read_text().splitlines()]
+    pairs = [pair for pair in pairs if pair["kind"] == "pair"]
+    assert comparison.tables[0].total == len(pairs)
+    born = [one for one in comparison.findings if one.mark is Mark.WRONG]
+    assert sum(one.count for one in born) == sum(pair["verdict"] == "born here" for pair in pairs) > 0
+    assert (born[0].op, born[0].module) == ("torch.nn.functional.linear", "Sequential.0")
 
 
 def test_times_and_memory_are_in_modules_and_lines(results):
@@ -182,7 +187,7 @@ def test_nan_that_came_in_is_not_judged(tmp_path):
     assert part.verdict is Verdict.NOT_JUDGED and "no call seen here made" in part.origin.reasons[0]
 
 
-VALUES = [None, True, -1, 1e400, "x", "", [], [None], {}, {"a": []}, "1" * 400, [[1]], 10**400]
+VALUES = [None, True, -1, 1e400, "x", "", [], [None], {}, {"a": []}, "1" * 400, [[1]], 10**400, "\ud800\u202e"]
 
 
 def test_damaged_files_give_a_report_or_an_error(results, tmp_path):
@@ -423,7 +428,15 @@ def test_a_result_shows_its_findings_in_a_notebook(results):
     shown = results[1][op_tools.OpAutoCompare]._repr_html_()
     tags = {tag for tag, _ in Markup(shown).elements}
     assert "script" not in tags and "style" not in tags and "img" not in tags
-    assert "differs" in shown and "torch.nn." in shown and "calls seen" in shown
+    assert "differs" in shown and "torch.<wbr>nn." in shown and "calls seen" in shown
+    assert "calls seen" not in op_tools.read_recording(results[1][op_tools.OpRecord].path)._repr_html_()
+
+
+def test_a_comparison_writes_its_page(results, tmp_path):
+    place, _ = results
+    comparison = op_tools.compare_runs(str(place / "OpRecord"), str(place / "other"))
+    text = comparison.report(tmp_path / "runs.html").read_text()
+    assert "born here" in text and rows_in(text)["tables"][0]["title"] == "Pairs of calls"
 
 
 # --- The page in a browser ----------------------------------------------------------------------------------------------------------
