@@ -1,4 +1,4 @@
-/* sources 871ddfb60ded4dcc34bebca41a08bc6017e6f5daedbca914f1a7e716162379c7
+/* sources b4182cc76369f50794111f8b3234ff292774222d54ffb750f565454a430ee966
 
 @tanstack/virtual-core 3.19.11
 

@@ -18,12 +18,13 @@ from .._base.error_text import printable
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
-from .summary import Module, findings_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
+from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
 _MOST_FINDINGS = 100  # of a mark, in a table
 _MOST_ROWS = 30  # of a table, without JavaScript
 _MOST_LINES = 20
 _MOST_MODULES = 1_000
+_MOST_RANKS = 4  # in a line of the findings
 _MOST_TEXT = 300  # characters of a reason
 _SPARKS = 24  # bars of a sparkline
 _CLASSES = {Mark.WRONG: "wrong", Mark.NOT_JUDGED: "open", Mark.NOTE: "note", Mark.RIGHT: "right"}
@@ -127,19 +128,36 @@ def _sparkline(finding: Finding) -> str:
     return f'<svg class="{name}" role="img" aria-label="{label}" width="{4 * len(bars)}" height="16"><title>{label}</title>{rects}</svg>'
 
 
-def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, str]]:
-    titles = {column.title for column in part.tables[finding.table].columns} if part.tables else set()
+def _link_to_rows(finding: Finding, text: str, number: int, part: Part) -> str:
+    """A link that shows the rows of a finding alone."""
+    if not part.tables:
+        return text
+    titles = {column.title for column in part.tables[finding.table].columns}
     wanted = {name: getattr(finding, name) for name in ("op", "phase", "module") if name in titles}
-    count = f"{finding.count:,}"
-    if part.tables:
-        choice = escape(json.dumps({"table": table + finding.table, **wanted}))
-        count = f'<a href="#table-{table + finding.table}" data-filter="{choice}">{count}</a>'
+    choice = escape(json.dumps({"table": number, **wanted}))
+    return f'<a href="#table-{number}" data-filter="{choice}">{text}</a>'
+
+
+def _finding_row(kind: Kind, parts: Sequence[Part], numbers: Sequence[int]) -> list[tuple[str, str]]:
+    finding = kind.finding
+    links = [
+        _link_to_rows(source, f"{source.count:,}", numbers[number] + source.table, parts[number])
+        for number, source in kind.sources
+    ]
+    count = links[0]
+    if len(links) > 1:
+        of_ranks = (
+            f"<div>rank {escape(source.rank)}: {link}</div>"
+            for link, (_, source) in zip(links[:_MOST_RANKS], kind.sources, strict=False)
+        )
+        left = f"<div>and {len(links) - _MOST_RANKS} more</div>" if len(links) > _MOST_RANKS else ""
+        count = f"<div>{finding.count:,}<div class='small quiet'>{''.join(of_ranks)}{left}</div></div>"
     worst = f"{figure(finding.worst)} {escape(finding.unit)}" if finding.worst is not None else ""
     module = f'<span class="code">{_broken(finding.module)}</span>' if finding.module else ""
     place = " · ".join(filter(None, [escape(finding.phase), module]))
     line = f'<div class="code quiet">{_broken(finding.line)}</div>' if finding.line else ""
     step = "" if finding.first_step is None else f"{finding.first_step:,}"
-    rank = f", rank {finding.rank}" if finding.rank not in ("", "0") else ""
+    rank = f", rank {finding.rank}" if len(links) == 1 and finding.rank not in ("", "0") else ""
     return [
         ("", _mark(finding.mark)),
         ("where", f'<div class="op code">{_broken(finding.op)}</div><div>{place}</div>{line}'),
@@ -148,7 +166,7 @@ def _finding_row(finding: Finding, table: int, part: Part) -> list[tuple[str, st
         ("", _sparkline(finding)),
         ("n", worst),
         ("why", escape(_cut_reason(finding.text))),
-        ("tool", escape(part.tool + rank)),
+        ("tool", escape(finding.tool + rank)),
     ]
 
 
@@ -158,21 +176,22 @@ _FINDING_TITLES = ("mark", "operator, module, line", "rows", "first step", "by s
 def _findings_section(parts: Sequence[Part]) -> str:
     numbers = table_numbers(parts)
     content = []
-    for mark, findings in findings_by_mark(parts).items():
-        if not findings:
+    by_mark = kinds_by_mark(parts)
+    for mark, kinds in by_mark.items():
+        if not kinds:
             continue
-        shown = findings[:_MOST_FINDINGS]
-        rows = (_finding_row(finding, numbers[number], parts[number]) for number, finding in shown)
+        shown = kinds[:_MOST_FINDINGS]
+        rows = (_finding_row(kind, parts, numbers) for kind in shown)
         table = f'<div class="scroll">{_cards(_FINDING_TITLES, rows)}</div>'
-        if len(findings) > len(shown):
-            table += f'<p class="quiet">and {len(findings) - len(shown):,} more; the rows below have all</p>'
+        if len(kinds) > len(shown):
+            table += f'<p class="quiet">and {len(kinds) - len(shown):,} more; the rows below have all</p>'
         if mark is Mark.WRONG:
             content.append(table)
         else:
-            total = sum(finding.count for _, finding in findings)
-            figures = f"{counted_text(len(findings), 'kind')}, {counted_text(total, 'row')}"
+            total = sum(kind.finding.count for kind in kinds)
+            figures = f"{counted_text(len(kinds), 'kind')}, {counted_text(total, 'row')}"
             content.append(f"<details><summary>{_mark(mark)} {figures}</summary>{table}</details>")
-    if not any(finding.mark is Mark.WRONG for part in parts for finding in part.findings):
+    if not by_mark[Mark.WRONG]:
         content.insert(0, "<p>Nothing wrong is among the rows. What was not looked at stands above.</p>")
     intro = '<p class="quiet">A line for each operator, phase and module. The number of rows leads to the rows themselves.</p>'
     return _section("findings", "Findings", intro + "".join(content))
@@ -342,9 +361,9 @@ def page_of(parts: Sequence[Part], title: str) -> str:
         for name, text in _SECTIONS.items()
         if any(f'<section id="{name}"' in section for section in sections)
     )
-    wrong = sum(finding.count for part in parts for finding in part.findings if finding.mark is Mark.WRONG)
-    kinds = sum(finding.mark is Mark.WRONG for part in parts for finding in part.findings)
-    told = f"{counted_text(kinds, 'kind')} of finding, {counted_text(wrong, 'row')}" if kinds else ""
+    wrong = kinds_by_mark(parts)[Mark.WRONG]
+    rows = sum(kind.finding.count for kind in wrong)
+    told = f"{counted_text(len(wrong), 'kind')} of finding, {counted_text(rows, 'row')}" if wrong else ""
     gaps = sum(bool(part.origin.reasons) for part in parts)
     told_gaps = f"gaps in {gaps} of {counted_text(len(parts), 'result')}" if gaps else ""
     figures = " · ".join(filter(None, [told, told_gaps]))

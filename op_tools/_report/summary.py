@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from .._base.verdict import Verdict, worst
 from .part import Finding, Mark, Part, Place, worst_first
@@ -37,13 +39,43 @@ def _and_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def findings_by_mark(parts: Iterable[Part]) -> dict[Mark, list[tuple[int, Finding]]]:
-    """The findings with the number of their part, in the order of their importance."""
+@dataclass
+class Kind:
+    """The findings of all ranks with the same mark, operator, phase and module."""
+
+    finding: Finding
+    """Their sum; the reason, the line and the saved call are those of the first."""
+    sources: list[tuple[int, Finding]]
+    """The number of the part, and its finding; the rank with most rows first."""
+
+
+def _kind_of(sources: list[tuple[int, Finding]]) -> Kind:
+    findings = [finding for _, finding in sources]
+    steps = [finding.first_step for finding in findings if finding.first_step is not None]
+    worst_values = [finding.worst for finding in findings if finding.worst is not None]
+    total = replace(
+        findings[0],
+        count=sum(finding.count for finding in findings),
+        first_step=min(steps, default=None),
+        worst=max(worst_values, default=None),
+        steps=sum((finding.steps for finding in findings), Counter()),
+    )
+    return Kind(total, sorted(sources, key=lambda source: -source[1].count))
+
+
+def kinds_by_mark(parts: Iterable[Part]) -> dict[Mark, list[Kind]]:
+    """The kinds of finding, in the order of their importance. Two runs of a rank stay apart: the second may be another program."""
     numbered = {id(finding): number for number, part in enumerate(parts) for finding in part.findings}
-    ordered = worst_first([finding for part in parts for finding in part.findings])
-    by_mark: dict[Mark, list[tuple[int, Finding]]] = {mark: [] for mark in Mark}
-    for finding in ordered:
-        by_mark[finding.mark].append((numbered[id(finding)], finding))
+    alike: dict[tuple[object, ...], dict[str, tuple[int, Finding]]] = {}
+    for finding in worst_first([finding for part in parts for finding in part.findings]):
+        names = (finding.mark, finding.tool, finding.op, finding.phase, finding.module, finding.unit, finding.table)
+        reason = finding.text if finding.mark is not Mark.WRONG else ""
+        run = next(run for run in count() if finding.rank not in alike.get((*names, reason, run), {}))
+        alike.setdefault((*names, reason, run), {})[finding.rank] = (numbered[id(finding)], finding)
+    by_mark: dict[Mark, list[Kind]] = {mark: [] for mark in Mark}
+    for sources in alike.values():
+        kind = _kind_of(list(sources.values()))
+        by_mark[kind.finding.mark].append(kind)
     return by_mark
 
 

@@ -12,7 +12,7 @@ from .._base.error_text import printable
 from .._base.results import short_name
 from .page import figure
 from .part import Finding, Mark, Part, Table
-from .summary import findings_by_mark, verdict_of_parts, verdict_sentence
+from .summary import kinds_by_mark, verdict_of_parts, verdict_sentence
 
 _WIDTH = 80
 _MOST_LINES = 20
@@ -116,8 +116,7 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
         most: kinds of finding in the table; -1: all.
     """
     blocks = ["\n".join(_lines_of_part(part)) for part in parts]
-    by_mark = findings_by_mark(parts)
-    findings = [finding for mark in (Mark.WRONG, Mark.NOT_JUDGED, Mark.NOTE) for _, finding in by_mark[mark]]
+    findings = [kind.finding for kinds in kinds_by_mark(parts).values() for kind in kinds]
     if any(part.verdict is not None for part in parts):
         blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")
     if findings:

@@ -26,6 +26,7 @@ from op_tools._report import autocompare
 from op_tools._report.page import escape, page_of
 from op_tools._report.part import Column, Mark, Origin, Table
 from op_tools._report.scan import read_parts
+from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'=cmd"
@@ -227,6 +228,26 @@ def test_lines_that_are_damaged_are_counted(results, tmp_path):
     part = part_of(tmp_path, "OpAutoCompare")
     assert part.tables[0].total == part_of(place, "OpAutoCompare").tables[0].total
     assert any("1 lines are damaged" in reason for reason in part.origin.reasons)
+
+
+def test_ranks_with_the_same_finding_are_a_line(results, tmp_path):
+    root = Path(results[1][op_tools.OpAutoCompare].root)
+    for rank in range(3):
+        shutil.copytree(root, tmp_path / f"{rank}" / "2026-11-27--02-43")
+    file = tmp_path / "1" / "2026-11-27--02-43" / autocompare.FILE
+    file.write_text(file.read_text() * 2)  # this rank has most
+    parts = read_parts([tmp_path])
+    assert [part.origin.rank for part in parts] == ["0", "1", "2"]
+    kinds = kinds_by_mark(parts)[Mark.WRONG]
+    assert [(kind.finding.op, kind.finding.count) for kind in kinds] == [
+        (kind.finding.op, 4 * kind.finding.count) for kind in kinds_by_mark(parts[:1])[Mark.WRONG]
+    ]
+    assert [source.rank for _, source in kinds[0].sources] == ["1", "0", "2"] and kinds[0].finding.first_step == 0
+    shown = page_of(parts, "ranks")
+    assert "rank 1: <a href" in shown and "something is wrong, as OpAutoCompare, OpAutoCompare of rank 1" in shown
+    # Two runs of a rank are not added up.
+    shutil.copytree(root, tmp_path / "0" / "2026-11-27--03-00")
+    assert len(kinds_by_mark(read_parts([tmp_path]))[Mark.WRONG]) == 2 * len(kinds)
 
 
 def test_a_million_rows_are_thinned_and_it_is_said():
