@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from .._base.verdict import Verdict
 from .._tools.black_box_file import BlackBox
 from .._tools.black_boxes import read_black_boxes, show_black_boxes, verdict_of_boxes
 from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
@@ -42,13 +43,13 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
 
 
 def part_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str], origin: Origin) -> Part:
-    """The same of files that were read. The verdict says whether it is known where each process ended."""
+    """The same of files that were read. `differs`: a process ended in a call. It looks at no values, and so is never `agrees`."""
     part = Part("OpBlackBox", origin)
     table = Table("The last calls of each thread", _COLUMNS)
     findings = FindingsOf(part)
     for box in boxes:
         for row in map(asdict, box.rows):
-            is_open = row["state"] == "open"
+            is_open = row["state"] == "open" and not box.closed
             for place in part.place(text_of(row, "module"), text_of(row, "line")):
                 place.calls += 1
                 place.wrong += is_open
@@ -72,7 +73,9 @@ def part_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str], origin: Or
     part.tables.append(table)
     origin.gaps += problems
     origin.gaps += [lack.value for box in boxes for lack in box.lacks]
-    part.verdict = verdict_of_boxes(boxes, problems)
+    died = any(box.open and not box.alive and not box.closed for box in boxes)
+    known = verdict_of_boxes(boxes, problems) is Verdict.AGREES
+    part.verdict = Verdict.DIFFERS if died else None if known else Verdict.NOT_JUDGED
     part.text = "\n".join(show_black_boxes(boxes, last=1).splitlines()[:_MOST_LINES])
     part.facts = [("processes", f"{len(boxes):,}"), ("calls", f"{table.total:,}")]
     part.cannot_tell = ["OpBlackBox: whether values are right; it looks at none."]

@@ -82,7 +82,7 @@ def part_of_result(result: Any, *, with_files: bool = True) -> Part:
     part = part_of_run(Path(root), origin) if root and with_files else None
     if part is None:
         part = _part_of_rows(result, origin)
-    if isinstance(verdict := getattr(result, "verdict", None), Verdict):
+    if isinstance(verdict := getattr(result, "verdict", None), Verdict):  # the verdict of a black box is a sentence
         part.verdict = verdict  # it knows more than rows: values that came in, children
     return part
 

@@ -115,8 +115,8 @@ def test_each_kind_of_folder_is_a_part(results):
     assert set(parts) == {tool.__name__ for tool in of_tools} | {"op-tools compare"}
     for tool, result in of_tools.items():
         part = parts[tool.__name__]
-        if tool is not op_tools.OpBlackBox:
-            assert part.verdict == getattr(result, "verdict", None), tool
+        verdict = getattr(result, "verdict", None)
+        assert part.verdict == (verdict if isinstance(verdict, Verdict) else None), tool
         assert part.tables[0].total > 0 and part.cannot_tell, tool
 
 
@@ -228,6 +228,27 @@ def test_lines_that_are_damaged_are_counted(results, tmp_path):
     part = part_of(tmp_path, "OpAutoCompare")
     assert part.tables[0].total == part_of(place, "OpAutoCompare").tables[0].total
     assert any("1 lines are damaged" in reason for reason in part.origin.reasons)
+
+
+def test_a_process_that_died_in_a_call_is_a_finding(python, tmp_path):
+    ended = python(
+        """
+import os, torch, op_tools
+
+@torch.library.custom_op("dies::here", mutates_args=())
+def kernel(x: torch.Tensor) -> torch.Tensor:
+    os._exit(7)
+
+op_tools.OpBlackBox(level="aten").start()
+torch.ops.dies.here(torch.ones(2))
+""",
+        check=False,
+    )
+    assert ended.returncode == 7
+    part = part_of(tmp_path, "OpBlackBox")
+    assert part.verdict is Verdict.DIFFERS, part.text
+    (wrong,) = [one for one in part.findings if one.mark is Mark.WRONG]
+    assert wrong.op == "dies::here" and "ended in it" in wrong.text
 
 
 def test_ranks_with_the_same_finding_are_a_line(results, tmp_path):
