@@ -703,6 +703,24 @@ def test_dark_and_light(chromium, page):
     assert seen[0] != seen[1] and seen[2] == seen[0]
 
 
+def test_the_page_is_accessible(chromium, results, tmp_path):
+    """By the rules of axe-core: names of controls, roles, order of titles; contrast in both schemes."""
+    axe_module = pytest.importorskip("axe_selenium_python", reason="axe-selenium-python is not installed")
+    file = tmp_path / "report.html"
+    file.write_text(page_of(read_parts([results[0] / "OpAutoCompare"]), "accessible"))
+    chromium.open(file)
+    axe_module.Axe(chromium.web).inject()
+    for scheme, options in (("light", {}), ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}})):
+        chromium.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        report = chromium.web.execute_async_script(
+            "const done = arguments[1]; axe.run(document, arguments[0]).then(done, (error) => done(String(error)))",
+            options,
+        )
+        assert isinstance(report, dict), report
+        assert [(one["id"], one["nodes"][0]["html"]) for one in report["violations"]] == []
+        assert len(report["passes"]) > (0 if options else 10)
+
+
 @pytest.mark.parametrize("width", [320, 400, 1280, 3840])
 def test_the_page_fits_its_screen(chromium, page, width):
     chromium.open(page, width=width)
