@@ -41,7 +41,7 @@ WRONG_USAGE = 64  # 2 says that something could not be read or judged
 _MOST_USAGE = 3  # lines of a usage, below an error
 
 
-def _names_of(action: argparse.Action) -> list[str]:
+def _allowed_words(action: argparse.Action) -> list[str]:
     """The options, and the words that an argument takes."""
     return [*action.option_strings, *(str(choice) for choice in action.choices or ())]
 
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         refused = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^\s'=]+)", message)
         if refused is None:
             return ""
-        known = [name for action in self._actions for name in _names_of(action)]
+        known = [name for action in self._actions for name in _allowed_words(action)]
         return next(iter(difflib.get_close_matches(refused[1], known, 1)), "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

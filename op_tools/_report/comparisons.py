@@ -26,7 +26,7 @@ _COLUMNS = (
     Column("finding", is_choice=True),
     Column("line"),
 )
-_MARKS = {
+_MARKS: dict[str, Mark] = {
     CallVerdict.BORN: Mark.WRONG,
     CallVerdict.CAUSE_NOT_FOUND: Mark.WRONG,
     CallVerdict.NOT_COMPARED: Mark.NOT_JUDGED,
@@ -63,7 +63,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
             continue  # the first divergence is a pair, too
         verdict = text_of(row, "verdict")
         counts[verdict] += 1
-        mark = _MARKS.get(verdict)  # type: ignore[call-overload]  (a text is equal to its token)
+        mark = _MARKS.get(verdict)
         is_wrong = mark is Mark.WRONG
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.calls += 1

@@ -25,7 +25,7 @@ def _as_dict(row: Any) -> Mapping[str, Any]:
     return asdict(row) if is_dataclass(row) and not isinstance(row, type) else {"value": row}
 
 
-def _compared(result: CompareResult, origin: Origin) -> Part:
+def _of_comparisons(result: CompareResult, origin: Origin) -> Part:
     if result.rows_dropped:
         origin.gaps.append(f"{result.rows_dropped:,} rows are in the files only")
     return autocompare.part_of_rows(map(_as_dict, result.rows), origin)
@@ -53,7 +53,7 @@ def _of_process(result: BlackBox, origin: Origin) -> Part:
 
 
 _PARTS: dict[type, Callable[[Any, Origin], Part]] = {
-    CompareResult: _compared,
+    CompareResult: _of_comparisons,
     OverflowResult: _overflowed,
     TimeResult: _timed,
     MemoryResult: _of_memory,
