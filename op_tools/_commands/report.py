@@ -6,11 +6,24 @@ import argparse
 import sys
 from pathlib import Path
 
+from .._base.core import Error
 from .._report.of_result import write_page
+from .._report.page import GENERATOR
 from .._report.scan import read_parts
 from .._report.summary import verdict_of_parts, verdict_sentence
 from .._report.text import text_of_parts
 from .command_line import Commands, UsageError, visible
+
+_USUAL = Path("report.html")
+_HEAD = 100_000  # characters
+
+
+def _is_of_another(file: Path) -> bool:
+    """It is there, and another program, or a person, wrote it."""
+    if not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as content:
+        return f'name="generator" content="{GENERATOR}"' not in content.read(_HEAD)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -21,7 +34,9 @@ def _report(options: argparse.Namespace) -> int:
         sys.stdout.write(visible(text_of_parts(parts, options.lines)) + "\n")
         return 0
     names = ", ".join(dict.fromkeys(Path(folder).resolve().name for folder in options.folders))
-    file = write_page(parts, options.output or "report.html", options.title or f"op_tools report: {names}")
+    if options.output is None and _is_of_another(_USUAL):
+        raise Error(f"{_USUAL}: is there, and no page of op-tools report; give the page another name: -o FILE")
+    file = write_page(parts, options.output or _USUAL, options.title or f"op_tools report: {names}")
     size = file.stat().st_size / 1e6
     sys.stdout.write(visible(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}\n{file} ({size:.1f} MB)\n"))
     return 0

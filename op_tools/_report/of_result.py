@@ -97,16 +97,18 @@ def write_report(result: Any, path: str | Path, title: str = "op_tools report") 
 
 
 def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
-    """Writes the page of parts.
+    """Writes the page of parts, in place of a file of this name; nobody sees half of it.
 
     Raises:
         op_tools.Error: it cannot be written.
     """
     file = Path(path)
-    text = page_of(parts, title)
+    unfinished = file.with_name(f"{file.name}.part")
     try:
-        file.write_text(text, encoding="utf-8", errors="replace")
+        unfinished.write_text(page_of(parts, title), encoding="utf-8", errors="replace")
+        unfinished.replace(file)
     except OSError as error:
+        unfinished.unlink(missing_ok=True)
         raise Error(f"{path}: cannot be written: {error.strerror}") from None
     return file
 

@@ -20,6 +20,7 @@ from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
 from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
+GENERATOR = "op-tools report"
 _MOST_FINDINGS = 100  # of a mark, in a table
 _MOST_ROWS = 30  # of a table, without JavaScript
 _MOST_LINES = 20
@@ -374,6 +375,7 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
+<meta name="generator" content="{GENERATOR}">
 <title>{escape(title)}</title>
 <style>{style}</style>
 </head>

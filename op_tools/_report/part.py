@@ -20,7 +20,8 @@ from .._base.error_text import one_line
 from .._base.verdict import Verdict
 
 MOST_ROWS = 100_000
-"""Rows of a table in a report; of more, an even share."""
+"""Rows in a report; of more, an even share."""
+_FEWEST_ROWS = 200  # of a table, however many there are
 
 
 class Mark(str, enum.Enum):
@@ -85,7 +86,7 @@ class Chart:
 
 @dataclass
 class Table:
-    """Rows behind the findings. Holds at most MOST_ROWS of the rows that it was given: all that are wrong, as long as they
+    """Rows behind the findings. Holds at most `most` of the rows that it was given: all that are wrong, as long as they
     fit, and every second, fourth, ... of the others."""
 
     title: str
@@ -112,6 +113,14 @@ class Table:
                 self._others.append((self.total, cells))
             self._seen_others += 1
         self.total += 1
+        self._thin()
+
+    def hold(self, most: int) -> None:
+        """Holds at most `most` rows from now on."""
+        self.most = min(self.most, most)
+        self._thin()
+
+    def _thin(self) -> None:
         while len(self._wrong) + len(self._others) > self.most:
             if len(self._others) > len(self._wrong):
                 self._others, self._stride = self._others[::2], 2 * self._stride
@@ -216,6 +225,15 @@ class Part:
         """The places of a row."""
         places = [self.modules.setdefault(module, Place())] if module else []
         return [*places, self.lines.setdefault(line, Place())] if line else places
+
+
+def share_rows(parts: Iterable[Part], most: int = MOST_ROWS) -> None:
+    """Thins the tables of all parts, so that a report of many ranks is no larger than that of a rank: each holds its share."""
+    tables = [table for part in parts for table in part.tables]
+    total = sum(table.total for table in tables)
+    if total > most:
+        for table in tables:
+            table.hold(max(_FEWEST_ROWS, most * table.total // total))
 
 
 class FindingsOf:

@@ -20,7 +20,7 @@ from . import (
     recordings,
     timing,
 )
-from .part import Origin, Part, origin_of
+from .part import Origin, Part, origin_of, share_rows
 from .row_files import csv_rows, json_rows
 
 _BLACK_BOX = ".blackbox"
@@ -71,7 +71,11 @@ def parts_below(place: Path) -> list[Part]:
     Raises:
         op_tools.Error: a file cannot be read.
     """
-    return list(_parts_below(place))
+    parts: list[Part] = []
+    for part in _parts_below(place):
+        parts.append(part)
+        share_rows(parts)  # meanwhile, too: the rows of many ranks have no room
+    return parts
 
 
 def _parts_below(place: Path) -> Iterator[Part]:
@@ -126,4 +130,5 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
                 "A captured call: op-tools show FOLDER"
             )
         parts += below
+        share_rows(parts)
     return parts

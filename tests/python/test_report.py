@@ -24,7 +24,7 @@ from op_tools.__main__ import main
 from op_tools._base.verdict import Verdict
 from op_tools._report import autocompare
 from op_tools._report.page import escape, page_of
-from op_tools._report.part import Column, Mark, Origin, Table
+from op_tools._report.part import Column, Mark, Origin, Table, share_rows
 from op_tools._report.scan import read_parts
 from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
@@ -295,6 +295,38 @@ def test_a_folder_without_results_is_an_error(tmp_path, capsys):
         assert main(["report", str(place)]) == 2
         assert f"op-tools: {place}: " in capsys.readouterr().err
     assert main(["report", str(tmp_path), "--text", "-o", "x.html"]) == 64
+
+
+def test_a_file_of_another_is_left_alone(results, tmp_path, monkeypatch, capsys):
+    folder = str(results[0] / "OpOverflowCheck")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", folder]) == 0 and main(["report", folder]) == 0  # a page of ours is made anew
+    Path("report.html").write_text("<p>mine</p>")
+    assert main(["report", folder]) == 2 and "report.html: is there" in capsys.readouterr().err
+    assert Path("report.html").read_text() == "<p>mine</p>"
+    Path("elsewhere.html").write_text("behind a link")
+    Path("link.html").symlink_to("elsewhere.html")
+    assert main(["report", folder, "-o", "link.html"]) == 0
+    assert Path("elsewhere.html").read_text() == "behind a link" and "DOCTYPE" in Path("link.html").read_text()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere.html", "link.html", "report.html"]
+
+
+def test_many_ranks_share_the_rows(results, tmp_path):
+    root = Path(results[1][op_tools.OpAutoCompare].root)
+    for rank in range(4):
+        shutil.copytree(root, tmp_path / f"{rank}" / "2026-11-27--02-43")
+    parts = read_parts([tmp_path])
+    totals = [part.tables[0].total for part in parts]
+    findings = [finding.count for part in parts for finding in part.findings]
+    for part in parts:
+        for number in range(1000):
+            part.tables[0].add((str(number),) * len(part.tables[0].columns))
+    share_rows(parts, 2000)
+    assert [part.tables[0].total for part in parts] == [total + 1000 for total in totals]
+    held = [len(part.tables[0].marked_rows) for part in parts]
+    assert sum(held) <= 2000 and len(set(held)) == 1 and held[0] >= 200
+    assert all(part.tables[0].thinned for part in parts)
+    assert [finding.count for part in parts for finding in part.findings] == findings
 
 
 def test_a_page_that_cannot_be_written_is_an_error(results, tmp_path, capsys):
