@@ -22,7 +22,11 @@ def verdict_sentence(parts: Sequence[Part]) -> str:
     judged = [part for part in parts if part.verdict is not None]
     if not judged:
         return "no tool here gives a verdict"
-    deciding = list(dict.fromkeys(_tool_of_rank(part) for part in judged if part.verdict is verdict_of_parts(parts)))
+    ranks: dict[str, set[str]] = {}
+    for part in judged:
+        if part.verdict is verdict_of_parts(parts):
+            ranks.setdefault(part.tool, set()).add(part.origin.rank)
+    deciding = [_tool_of_ranks(tool, sorted(of_tool)) for tool, of_tool in ranks.items()]
     text = {
         Verdict.DIFFERS: "something is wrong, as {} found",
         Verdict.NOT_JUDGED: "{} found nothing wrong, and did not look at all that matters",
@@ -31,8 +35,10 @@ def verdict_sentence(parts: Sequence[Part]) -> str:
     return text.format(_and_list(deciding))
 
 
-def _tool_of_rank(part: Part) -> str:
-    return f"{part.tool} of rank {part.origin.rank}" if part.origin.rank not in ("", "0") else part.tool
+def _tool_of_ranks(tool: str, ranks: Sequence[str]) -> str:
+    if len(ranks) > 1:
+        return f"{tool} of {len(ranks)} ranks"
+    return f"{tool} of rank {ranks[0]}" if ranks[0] not in ("", "0") else tool
 
 
 def _and_list(names: Sequence[str]) -> str:

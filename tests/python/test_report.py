@@ -265,7 +265,7 @@ def test_ranks_with_the_same_finding_are_a_line(results, tmp_path):
     ]
     assert [source.rank for _, source in kinds[0].sources] == ["1", "0", "2"] and kinds[0].finding.first_step == 0
     shown = page_of(parts, "ranks")
-    assert "rank 1: <a href" in shown and "something is wrong, as OpAutoCompare, OpAutoCompare of rank 1" in shown
+    assert "rank 1: <a href" in shown and "something is wrong, as OpAutoCompare of 3 ranks found" in shown
     # Two runs of a rank are not added up.
     shutil.copytree(root, tmp_path / "0" / "2026-11-27--03-00")
     assert len(kinds_by_mark(read_parts([tmp_path]))[Mark.WRONG]) == 2 * len(kinds)
