@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import re
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
 from .._base.core import Error, __version__
@@ -41,9 +41,10 @@ WRONG_USAGE = 64  # 2 says that something could not be read or judged
 _MOST_USAGE = 3  # lines of a usage, below an error
 
 
-def _allowed_words(action: argparse.Action) -> list[str]:
-    """The options, and the words that an argument takes."""
-    return [*action.option_strings, *(str(choice) for choice in action.choices or ())]
+def _nearest(word: object, known: Iterable[object]) -> str:
+    """A question for the end of an error; "" where no known word is like this word."""
+    near = difflib.get_close_matches(str(word), map(str, known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class UsageError(Exception):
@@ -58,27 +59,25 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **more})
 
     def error(self, message: str) -> NoReturn:
-        """Ends with the first lines of the usage, which may have a hundred, and with the nearest name of a mistyped one."""
+        """Ends with the first lines of the usage, which may have a hundred."""
         usage = self.format_usage().splitlines()
         if len(usage) > _MOST_USAGE:
             usage = [*usage[: _MOST_USAGE - 1], f"  ... ({self.prog} --help)"]
-        near = self._near(message)
-        hint = f"; did you mean {near}?" if near else ""
-        self.exit(WRONG_USAGE, visible("\n".join([*usage, f"{self.prog}: error: {message}{hint}", ""])))
+        self.exit(WRONG_USAGE, visible("\n".join([*usage, f"{self.prog}: error: {message}", ""])))
 
-    def _near(self, message: str) -> str:
-        """The name that is most like the name that argparse refuses; "" where none is."""
-        refused = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^\s'=]+)", message)
-        if refused is None:
-            return ""
-        known = [name for action in self._actions for name in _allowed_words(action)]
-        return next(iter(difflib.get_close_matches(refused[1], known, 1)), "")
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Names the nearest word where argparse refuses a word."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            raise argparse.ArgumentError(action, f"{error.message}{_nearest(value, action.choices or ())}") from None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses arguments that it does not know: the parser above would print the usage of all commands."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            known = [option for action in self._actions for option in action.option_strings]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown[0].partition('=')[0], known)}")
         return parsed, unknown
 
 

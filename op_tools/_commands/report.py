@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .._base.core import Error
 from .._report.of_result import write_page
-from .._report.page import GENERATOR
+from .._report.page import GENERATED
 from .._report.scan import read_parts
 from .._report.summary import verdict_of_parts, verdict_sentence
 from .._report.text import text_of_parts
@@ -23,7 +23,7 @@ def _is_of_another(file: Path) -> bool:
     if not file.is_file():
         return False
     with file.open(encoding="utf-8", errors="replace") as content:
-        return f'name="generator" content="{GENERATOR}"' not in content.read(_HEAD)
+        return GENERATED not in content.read(_HEAD)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -20,7 +20,8 @@ from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
 from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
-GENERATOR = "op-tools report"
+GENERATED = '<meta name="generator" content="op-tools report">'
+"""By this a page of ours is known."""
 _MOST_FINDINGS = 100  # of a mark, in a table
 _MOST_ROWS = 30  # of a table, without JavaScript
 _MOST_LINES = 20
@@ -87,7 +88,7 @@ def _cards(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> 
 def _coverage_section(parts: Sequence[Part]) -> str:
     rows = []
     for part in parts:
-        looked_at = "".join(f"<div>{escape(line.removeprefix('Looked at: '))}</div>" for line in part.origin.looked_at)
+        looked_at = "".join(f"<div>{escape(line.partition(': ')[2])}</div>" for line in part.origin.looked_at)
         facts = ", ".join(
             f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts
         )
@@ -359,8 +360,8 @@ def page_of(parts: Sequence[Part], title: str) -> str:
     ]
     links = "".join(
         f'<a href="#{name}">{text}</a>'
-        for name, text in _SECTIONS.items()
-        if any(f'<section id="{name}"' in section for section in sections)
+        for (name, text), section in zip(_SECTIONS.items(), sections, strict=True)
+        if section
     )
     wrong = kinds_by_mark(parts)[Mark.WRONG]
     rows = sum(kind.finding.count for kind in wrong)
@@ -375,7 +376,7 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<meta name="generator" content="{GENERATOR}">
+{GENERATED}
 <title>{escape(title)}</title>
 <style>{style}</style>
 </head>
