@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from ._base.core import Error
 from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
+
+_RUN = "run"
+_NO_READER = 141  # as a shell has it for a program that SIGPIPE ended: op-tools ops | head
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser_of(*words[:1]).parse_args(words)
         options.is_program = arguments is None
         status: int = options.run(options)
+        if options.is_program:
+            sys.stdout.flush()  # a reader that is gone shows here, and not at exit
         return status
+    except BrokenPipeError:
+        if arguments is not None or words[:1] == [_RUN]:
+            raise  # of the caller, or of the user's program
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at exit
+        return _NO_READER
     except UsageError as error:
         sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
         return WRONG_USAGE

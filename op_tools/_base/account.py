@@ -16,7 +16,7 @@ ACCOUNT = "account"
 _ON_THE_HOST = ("cpu", "meta")
 
 
-def _coverage(facts: Mapping[str, Any]) -> Coverage:
+def coverage_from(facts: Mapping[str, Any]) -> Coverage:
     """Of a result of Coverage.to_dict(); that of another version may have fewer fields, or more."""
     known = Coverage().to_dict()
     return Coverage(**{name: value for name, value in facts.items() if name in known})
@@ -32,7 +32,7 @@ def _account(recording: Recording) -> Coverage | None:
         return None
     read = recording.known_values
     values = {"judged": read, "not_judged": {"not_saved": recording.values - read}}
-    return _coverage({**facts, **values, "seen": recording.calls, "devices": recording.devices})
+    return coverage_from({**facts, **values, "seen": recording.calls, "devices": recording.devices})
 
 
 def accounts_of(recordings: Mapping[str, Recording]) -> dict[str, Coverage]:
@@ -76,7 +76,7 @@ def unseen_in(paths: Iterable[Path]) -> list[str]:
     reasons: dict[str, None] = {}
     for path in paths:
         try:
-            accounts = [_coverage(facts) for facts in json.loads(path.read_text(encoding="utf-8"))]
+            accounts = [coverage_from(facts) for facts in json.loads(path.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError, AttributeError, Error):
             continue
         for account in accounts:

@@ -1,4 +1,4 @@
-"""The text of an error, in one line of a table or of a message."""
+"""Texts for people: of errors, and of names that come from outside."""
 
 from __future__ import annotations
 
@@ -13,3 +13,14 @@ def one_line(error: BaseException) -> str:
 def with_type(error: BaseException) -> str:
     """The type of an error and its text: "RuntimeError: not implemented"."""
     return f"{type(error).__name__}: {one_line(error)}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text that comes from outside, for a terminal or a page: a character that would drive it, or turn the direction of what
+    follows, becomes its number.
+
+    Args:
+        text: of a file, a program, a user.
+        keep: characters that stay, as line feeds.
+    """
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)

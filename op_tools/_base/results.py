@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from . import core
@@ -61,6 +62,11 @@ def worded(title: str, name: str) -> Shown[Any]:
     return Shown(title, lambda row: str(getattr(row, name)))
 
 
+def short_name(op: str) -> str:
+    """An operator as narrow tables have it."""
+    return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
+
+
 def duration_text(seconds: float) -> str:
     """About how long something takes, in words."""
     return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
@@ -109,6 +115,11 @@ def text_table(columns: Sequence[Shown[RowT]], rows: Sequence[RowT], row_limit: 
     return "\n".join(parts)
 
 
+def _report_module() -> Any:
+    """Reports are made of the results of all tools, and so stand above them: imported when a report is asked for."""
+    return importlib.import_module(f"{__package__.partition('.')[0]}._report.of_result")
+
+
 class RowAsDict:
     """A row that also reads as a dict: row["bytes"]."""
 
@@ -140,6 +151,20 @@ class Result:
             raise Error("to_pandas(): pandas is not installed; pip install pandas") from None
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows])
 
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Writes a page with coverage, verdict, findings and all rows: a single file of HTML that asks nothing of any network.
+
+        Args:
+            path: the file.
+
+        Returns:
+            the file.
+
+        Raises:
+            op_tools.Error: it cannot be written, or a file of the run is damaged.
+        """
+        return Path(_report_module().write_report(self, path))
+
     def _facts(self) -> Iterator[str]:
         for column in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, column.name)
@@ -153,14 +178,15 @@ class Result:
         return f"{name}({facts})" + (f"\n{table}" if table else "")
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """For notebooks: coverage, verdict, a line per kind of finding, and the first rows."""
         names = [one.name for one in dataclasses.fields(self.rows[0])] if self.rows else []
         shown = self.rows[:DEFAULT_ROWS]
         head = html_row("th", names)
         body = "".join(html_row("td", (getattr(row, name) for name in names)) for row in shown)
         more = f"<p>... and {len(self.rows) - len(shown)} more rows</p>" if len(self.rows) > len(shown) else ""
         facts = html.escape(", ".join([type(self).__name__, f"{len(self.rows)} rows", *self._facts()]))
-        return f"<p>{facts}</p><table>{head}{body}</table>{more}"
+        findings = _report_module().notebook_html(self)
+        return f"<p>{facts}</p>{findings}<table>{head}{body}</table>{more}"
 
 
 class SortableResult(Result):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
-import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
-from .._base.core import Error
+from .._base.core import Error, __version__
+from .._base.error_text import printable
 from .._base.optional_parts import Group, load_part, part_names
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
@@ -18,6 +20,7 @@ COMMANDS = {
     "ops": ("ops",),
     "run": ("run", "env"),
     "show": ("show",),
+    "report": ("report",),
     "compare": ("compare",),
     "one_iter": ("one-iter",),
     "importing": ("import",),
@@ -35,6 +38,15 @@ COMMANDS = {
 WRONG_USAGE = 64  # 2 says that something could not be read or judged
 
 
+_MOST_USAGE = 3  # lines of a usage, below an error
+
+
+def _nearest(word: object, known: Iterable[object]) -> str:
+    """A question for the end of an error; "" where no known word is like this word."""
+    near = difflib.get_close_matches(str(word), map(str, known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 class UsageError(Exception):
     """A command line whose parts do not go together."""
 
@@ -47,14 +59,25 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **more})
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\n")
+        """Ends with the first lines of the usage, which may have a hundred."""
+        usage = self.format_usage().splitlines()
+        if len(usage) > _MOST_USAGE:
+            usage = [*usage[: _MOST_USAGE - 1], f"  ... ({self.prog} --help)"]
+        self.exit(WRONG_USAGE, visible("\n".join([*usage, f"{self.prog}: error: {message}", ""])))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Names the nearest word where argparse refuses a word."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            raise argparse.ArgumentError(action, f"{error.message}{_nearest(value, action.choices or ())}") from None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses arguments that it does not know: the parser above would print the usage of all commands."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            known = [option for action in self._actions for option in action.option_strings]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown[0].partition('=')[0], known)}")
         return parsed, unknown
 
 
@@ -65,6 +88,7 @@ def parser_of(command: str = "") -> Parser:
         description="Look at every operator that a PyTorch program runs.",
         epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
     )
+    parser.add_argument("--version", action="version", version=f"op_tools {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     modules = [module for module, names in COMMANDS.items() if command in names]
     if not modules and command in part_names(Group.COMMANDS):
@@ -86,8 +110,8 @@ def command_names() -> list[str]:
 
 
 def visible(text: str) -> str:
-    """Text for a terminal: names and strings in files come from outside, and control characters would drive it."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+    """Text of several lines for a terminal."""
+    return printable(text, keep="\n")
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

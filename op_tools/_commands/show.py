@@ -1,4 +1,4 @@
-"""op-tools show: the content of files of captured calls."""
+"""op-tools show: the content of a folder of results, or a captured call in full."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import torch
 
 from .._base.captured_calls import load_call
 from .._base.core import Error, find_calls, text_table
+from .._report.captures import TOOL as CAPTURES
+from .._report.scan import parts_below
+from .._report.text import text_of_parts
 from .._tools.record import RECORDING, show_recordings
 from .command_line import Commands, visible
 
@@ -31,14 +34,6 @@ class _Op:
     signatures: set[str] = field(default_factory=set)
 
 
-# The files by which results of other tools are known.
-_OTHERS = {
-    "summary.csv": "OpTimeMeasure: open summary.csv, calls.csv, or trace.json in chrome://tracing",
-    "autocompare.csv": "OpAutoCompare: open autocompare.csv; the failed calls are in folders beside it",
-    "overflow.jsonl": "OpOverflowCheck: open overflow.jsonl",
-}
-
-
 def _meta(text: str, where: str) -> dict[str, Any]:
     try:
         meta = json.loads(text)
@@ -48,12 +43,8 @@ def _meta(text: str, where: str) -> dict[str, Any]:
 
 
 def _why_empty(path: Path) -> str:
-    if path.is_dir():
-        for name, tool in _OTHERS.items():
-            for file in path.rglob(name):
-                return f"{path}: holds no captured calls; {file.parent} is a result of {tool}"
-        if not any(path.iterdir()):
-            return f"{path}: is empty, there are no captured calls here; op-tools doctor says why that may be"
+    if path.is_dir() and not any(path.iterdir()):
+        return f"{path}: is empty, there are no captured calls here; op-tools doctor says why that may be"
     return f"{path}: there are no captured calls here; a call's folder has a file {_INPUT}"
 
 
@@ -157,7 +148,8 @@ def call(folder: str) -> str:
 
 
 def show(path: str) -> str:
-    """A call when the path is a call's (or a file of it), recordings where there are any, else the table of the calls below.
+    """A call when the path is a call's (or a file of it), recordings where there are any, the table of captured calls where there is
+    nothing else below, and else the text of a report.
 
     Args:
         path: a folder, a container calls.zip, or a call in a container: calls.zip!OP/ID.
@@ -173,6 +165,8 @@ def show(path: str) -> str:
         raise Error(f"{path}: there is no such folder")
     if place.suffix == RECORDING or (place.is_dir() and any(place.glob(f"*{RECORDING}"))):
         return show_recordings(place)
+    if place.is_dir() and (parts := parts_below(place)) and not all(part.tool == CAPTURES for part in parts):
+        return text_of_parts(parts)
     if place.is_file() and place.suffix in (".pth", ".json") and (place.parent / _INPUT).exists():
         place = place.parent
     return call(str(place)) if (place / _INPUT).exists() else table(place)
@@ -184,8 +178,10 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def add(commands: Commands) -> None:
-    showing = commands.add_parser("show", help="the captured calls of a folder, or a call in full")
+    showing = commands.add_parser("show", help="the results in a folder, of any tool, or a captured call in full")
     showing.add_argument(
-        "folder", help="op_capture_result, any folder in it, a container calls.zip, or a call in it: calls.zip!OP/ID"
+        "folder",
+        help="the results of a tool, a recording, op_capture_result, any folder in it, a container calls.zip, or a call in it: "
+        "calls.zip!OP/ID",
     )
     showing.set_defaults(run=_show)

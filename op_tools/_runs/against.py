@@ -12,12 +12,12 @@ from typing_extensions import Unpack
 from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
 from .._base.declared_options import ToolOptions
 from .._base.declared_rows import RunRow
+from .._base.results import short_name
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
 from .._tools.tool import OpCapture, Tool
 from .._tools.tool_group import Together
 from .compare_runs import Fusions, PathOrRecording, open_run, rank_of
-from .comparison import short_name
 from .judged_captures import calls_below
 
 _FOLDER = "op_against_result"

@@ -12,7 +12,7 @@ from typing import Any, overload
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
 from .._base.declared_rows import CallVerdict, RunRow
-from .._base.results import DEFAULT_ROWS, Result
+from .._base.results import DEFAULT_ROWS, Result, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 
 _WIDTH = 80
@@ -239,11 +239,6 @@ def _cut(text: str, width: int = _WIDTH) -> str:
     """A line with a long path stays whole: the path's end, a file and a line, says most."""
     has_path = any("/" in word and len(word) > width // 2 for word in text.split())
     return text if len(text) <= width or has_path else text[: width - 3] + "..."
-
-
-def short_name(op: str) -> str:
-    """An operator as tables have it."""
-    return op.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.").replace("aten::", "")
 
 
 def _two_digits(value: float | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import launched
+from conftest import PYTHON, launched
 
 import op_tools
 from op_tools import __main__ as command_line
@@ -133,6 +133,43 @@ def test_a_command_line_that_is_not_understood_has_a_status_of_its_own(arguments
         command_line.main(arguments)
     assert ended.value.code == 64
     assert capsys.readouterr().err.startswith("usage: op-tools")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("reportt", "."), "report"),
+        (("run", "--autocompar", "train.py"), "--autocompare"),
+        (("run", "--max-call=3", "train.py"), "--max-calls"),
+        (("ops", "--level", "tarch"), "torch"),
+        (("conformance", "runn"), "run"),
+    ],
+)
+def test_a_mistyped_word_gets_the_nearest(arguments, name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    text = capsys.readouterr().err
+    assert ended.value.code == 64 and text.endswith(f"; did you mean {name}?\n")
+    assert len(text.splitlines()) <= 4
+    with pytest.raises(SystemExit):
+        command_line.main(("ops", "--xyzzy\x1b[2J"))
+    text = capsys.readouterr().err
+    assert "did you mean" not in text and "\x1b" not in text
+
+
+def test_the_version_is_said(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(("--version",))
+    assert ended.value.code == 0 and capsys.readouterr().out == f"op_tools {op_tools.__version__}\n"
+
+
+def test_a_reader_that_is_gone_ends_a_command_quietly():
+    command = "from op_tools.__main__ import main; import sys; sys.argv = ['op-tools', 'ops']; sys.exit(main())"
+    program = subprocess.Popen([PYTHON, "-c", command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout.readline().startswith(b"torch.")
+    program.stdout.close()
+    assert program.stderr.read() == b"" and program.wait() == 141
+    program.stderr.close()
 
 
 def test_wrong_usage_is_said(op_tools_command, tmp_path):
@@ -408,7 +445,7 @@ def test_show_names_what_else_is_there(tmp_path, capsys):
     with op_tools.OpTimeMeasure(output_dir=tmp_path / "time", lines=False):
         torch.neg(torch.ones(3))
     status, text = output_of(capsys, "show", str(tmp_path / "time"))
-    assert status == 2 and "is a result of OpTimeMeasure" in text
+    assert status == 0 and text.startswith("OpTimeMeasure, rank 0") and "torch.neg" in text
     with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path / "torn") as capture:
         torch.neg(torch.ones(3))
     (meta,) = Path(capture.result().root).rglob("meta.json")

@@ -257,7 +257,7 @@ BY_NAME = {
     "op_tools": "public names at their first use",
     "op_tools._commands.command_line": "the module of the command that is given",
     "op_tools._base.data_file": "tomllib, which is newer than the oldest Python; yaml",
-    "op_tools._base.results": "pandas",
+    "op_tools._base.results": "pandas; the report of a result, which is made of all tools' results and stands above them",
     "op_tools._torch.backends": "backends of devices, which users name",
     "op_tools.formats._files": "numpy, h5py",
     "op_tools._base.optional_parts": "parts that other packages bring, by their entry points",

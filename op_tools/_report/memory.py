@@ -1,0 +1,86 @@
+"""OpMemoryCheck's rows: memory.jsonl, leaks.jsonl, overwrites.jsonl"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .._base.verdict import verdict_of
+from .part import Column, FindingsOf, Mark, Origin, Part, Table, bytes_text, integer_of, number_of, short, text_of
+
+FILE = "memory.jsonl"
+LEAKS_FILE = "leaks.jsonl"
+OVERWRITES_FILE = "overwrites.jsonl"
+_COLUMNS = (
+    Column("leaks", is_choice=True),
+    Column("op", is_choice=True),
+    Column("phase", is_choice=True),
+    Column("module", is_choice=True),
+    Column("kind", is_choice=True),
+    Column("device", is_choice=True),
+    Column("alive", is_number=True),
+    Column("alive bytes", is_number=True),
+    Column("peak bytes", is_number=True),
+    Column("B/step", is_number=True),
+    Column("allocations", is_number=True),
+    Column("line"),
+)
+
+
+def part_of_rows(
+    rows: Iterable[Mapping[str, Any]],
+    origin: Origin,
+    leaks: Iterable[Mapping[str, Any]] = (),
+    overwrites: Iterable[Mapping[str, Any]] = (),
+) -> Part:
+    """The part of a run of OpMemoryCheck."""
+    part = Part("OpMemoryCheck", origin)
+    table = Table("Memory by place", _COLUMNS)
+    growing = FindingsOf(part, "B/step")
+    held_by = {
+        (text_of(leak, "op"), text_of(leak, "module"), text_of(leak, "line")): text_of(leak, "held_by")
+        for leak in leaks
+    }
+    at_peak: Counter[str] = Counter()
+    for row in rows:
+        is_wrong = row.get("leaks") is True
+        at_peak[f"{text_of(row, 'kind')} on {text_of(row, 'device')}"] += integer_of(row, "peak_bytes") or 0
+        for place in part.place(text_of(row, "module"), text_of(row, "line")):
+            place.calls += integer_of(row, "allocations") or 0
+            place.wrong += is_wrong
+            place.alive_bytes += integer_of(row, "alive_bytes") or 0
+        if is_wrong:
+            holder = held_by.get((text_of(row, "op"), text_of(row, "module"), text_of(row, "line")), "")
+            text = f"grows with the steps; held by {holder}" if holder else "grows with the steps"
+            first_step = {"step": row.get("first_step")}
+            growing.add(Mark.WRONG, {**row, **first_step}, text=text, worst=number_of(row, "growth"))
+        table.add(
+            (
+                "leaks" if is_wrong else "",
+                *(text_of(row, name) for name in ("op", "phase", "module", "kind", "device")),
+                *(integer_of(row, name) for name in ("alive", "alive_bytes", "peak_bytes")),
+                short(number_of(row, "growth")) if is_wrong else None,
+                integer_of(row, "allocations"),
+                text_of(row, "line"),
+            ),
+            is_wrong=is_wrong,
+        )
+    part.tables.append(table)
+    written = FindingsOf(part, "bytes")
+    for row in overwrites:
+        text = (
+            f"wrote {text_of(row, 'side')} a block that {text_of(row, 'made_by')} allocated, {text_of(row, 'made_at')}"
+        )
+        written.add(Mark.WRONG, row, text=text, worst=number_of(row, "bytes"))
+        for place in part.place(text_of(row, "module"), text_of(row, "line")):
+            place.wrong += 1
+    part.bars = [(kind, float(size), bytes_text(size)) for kind, size in at_peak.most_common() if size]
+    part.bars_title = "Memory at the peak"
+    children = origin.account.children_wrong if origin.account else 0
+    part.verdict = verdict_of(wrong=bool(part.findings or children), unseen=bool(origin.reasons))
+    part.facts = [("places", f"{table.total:,}"), ("at the peak", bytes_text(sum(at_peak.values())))]
+    part.cannot_tell = [
+        "OpMemoryCheck: memory that libraries take past torch's allocators is not seen; writes outside of a block only with guard=True."
+    ]
+    return part

@@ -1,0 +1,77 @@
+"""The rows of a report as the page reads them: columns, texts once each, gzip, base64."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .part import Part, Table
+
+
+class _Strings:
+    """Texts by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, value: Any) -> int:
+        """Of a text; a new text gets the next number. None is the empty text."""
+        return self._numbers.setdefault("" if value is None else str(value), len(self._numbers))
+
+    @property
+    def all(self) -> list[str]:
+        """In the order of their numbers."""
+        return list(self._numbers)
+
+
+def _json_number(value: Any) -> Any:
+    """As JSON has it: numbers that are not finite are texts, which the page reads back."""
+    if not isinstance(value, (int, float)):
+        return None
+    if math.isnan(value):
+        return None
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]:
+    rows = table.marked_rows
+    columns = []
+    for number, column in enumerate(table.columns):
+        convert = _json_number if column.is_number else strings.number
+        values = [convert(cells[number]) for _, cells in rows]
+        columns.append(
+            {"title": column.title, "number": column.is_number, "choice": column.is_choice, "values": values}
+        )
+    names = [part.tool, part.origin.rank, table.title]
+    packed: dict[str, Any] = {
+        "title": table.title,
+        "file": re.sub(r"[^a-z0-9]+", "-", " ".join(filter(None, names)).lower()).strip("-"),
+        "columns": columns,
+        "wrong": [int(is_wrong) for is_wrong, _ in rows],
+    }
+    if table.chart is not None:
+        chart = table.chart
+        packed["chart"] = {"title": chart.title, "x": chart.x, "y": chart.y, "log": chart.is_log}
+    return packed
+
+
+def packed_rows(parts: Iterable[Part]) -> str:
+    """The tables of all parts. Equal rows give equal text: there is no time in it."""
+    strings = _Strings()
+    tables = [_packed_table(part, table, strings) for part in parts for table in part.tables]
+    content = json.dumps({"tables": tables, "strings": strings.all}, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(content.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
+
+
+def table_numbers(parts: Sequence[Part]) -> list[int]:
+    """The number of each part's first table."""
+    numbers, count = [], 0
+    for part in parts:
+        numbers.append(count)
+        count += len(part.tables)
+    return numbers

@@ -1,0 +1,42 @@
+"""The commands that take a saved call further."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._base.core import Coverage
+from .part import Command, Finding, worst_first
+
+_SIMULATED = "sim"
+
+
+def _import_of(account: Coverage | None) -> str:
+    """The option that brings the device of a run, where its module is known."""
+    is_simulated = account is not None and _SIMULATED in (account.accelerator, *account.devices)
+    return " --import op_tools.sim_device" if is_simulated else ""
+
+
+_MOST = 3  # calls whose commands are shown
+
+
+def commands_of_findings(findings: Sequence[Finding], account: Coverage | None) -> list[Command]:
+    """Of the saved calls of the first operators that are wrong, a call each."""
+    saved = {finding.op: finding.saved for finding in reversed(worst_first(findings)) if finding.saved}
+    folders = list(reversed(saved.values()))[:_MOST]
+    return [command for folder in folders for command in commands_of_call(Path(folder), account)]
+
+
+def commands_of_call(folder: Path, account: Coverage | None) -> list[Command]:
+    """Of the folder of a saved call; nothing where it is gone."""
+    if not (folder / "input.pth").is_file():
+        return []
+    place = shlex.quote(str(folder))
+    return [
+        Command("run this call again, judged", f"python -m op_tools.run_op_from_data {place} --acc_check"),
+        Command(
+            "a script that shows it without op_tools",
+            f"op-tools repro {place} --shrink{_import_of(account)}",
+        ),
+    ]

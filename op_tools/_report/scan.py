@@ -1,0 +1,134 @@
+"""Finds the folders of results below folders, and reads each into a part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .._base.core import Error
+from .._tools.record import RECORDING
+from . import (
+    autocompare,
+    black_box,
+    captures,
+    comparisons,
+    conformance,
+    memory,
+    observe,
+    overflow,
+    recordings,
+    timing,
+)
+from .part import Origin, Part, origin_of, share_rows
+from .row_files import csv_rows, json_rows
+
+_BLACK_BOX = ".blackbox"
+_CALL = "input.pth"
+_ROW_FILES = {
+    autocompare.FILE: autocompare.part_of_rows,
+    overflow.FILE: overflow.part_of_rows,
+    observe.FILE: observe.part_of_rows,
+}
+
+
+def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
+    """The part of a folder that a tool wrote; None where it is of none whose files hold rows.
+
+    Raises:
+        op_tools.Error: a file cannot be read.
+    """
+    for name, part_of_rows in _ROW_FILES.items():
+        if (folder / name).is_file():
+            origin = origin or origin_of(folder)
+            return part_of_rows(json_rows(folder / name, origin), origin)
+    if (folder / timing.FILE).is_file():
+        origin = origin or origin_of(folder)
+        calls = csv_rows(file, origin) if (file := folder / timing.CALLS_FILE).is_file() else None
+        return timing.part_of_rows(csv_rows(folder / timing.FILE, origin), origin, calls)
+    if (folder / memory.FILE).is_file():
+        origin = origin or origin_of(folder)
+        leaks, overwrites = (
+            json_rows(file, origin) if (file := folder / name).is_file() else ()
+            for name in (memory.LEAKS_FILE, memory.OVERWRITES_FILE)
+        )
+        return memory.part_of_rows(json_rows(folder / memory.FILE, origin), origin, leaks, overwrites)
+    if conformance.is_result(folder):
+        return conformance.part_of_folder(folder, origin or Origin(str(folder)))
+    return None
+
+
+def _holds_calls(folder: Path) -> bool:
+    """It is the folder of a run of OpCapture: <op>/<id>/input.pth, or a container."""
+    if (folder / captures.CONTAINER).is_file():
+        return True
+    return any(folder.glob(f"*/*/{_CALL}"))
+
+
+def parts_below(place: Path) -> list[Part]:
+    """The parts of all results below a folder; none where there are none.
+
+    Raises:
+        op_tools.Error: a file cannot be read.
+    """
+    parts: list[Part] = []
+    for part in _parts_below(place):
+        parts.append(part)
+        share_rows(parts)  # meanwhile, too: the rows of many ranks have no room
+    return parts
+
+
+def _parts_below(place: Path) -> Iterator[Part]:
+    for path, folders, files in os.walk(place):
+        folders.sort()
+        folder = Path(path)
+        if (part := part_of_run(folder)) is not None:
+            folders.clear()  # calls that it saved are in its findings
+            yield part
+            continue
+        for name in sorted(files):
+            if name.endswith(RECORDING):
+                yield recordings.part_of_file(folder / name, Origin(str(folder)))
+            elif name.endswith(".jsonl") and comparisons.is_comparison(folder / name):
+                origin = Origin(str(folder / name))
+                yield comparisons.part_of_rows(json_rows(folder / name, origin), origin)
+        if any(name.endswith(_BLACK_BOX) for name in files):
+            yield black_box.part_of_folder(folder, Origin(str(folder)))
+        elif _holds_calls(folder):
+            folders.clear()
+            yield captures.part_of_folder(folder, origin_of(folder))
+
+
+def _part_of_file(file: Path) -> Part:
+    if file.suffix == RECORDING:
+        return recordings.part_of_file(file, Origin(str(file)))
+    if file.suffix == _BLACK_BOX:
+        return black_box.part_of_folder(file, Origin(str(file)))
+    if comparisons.is_comparison(file):
+        origin = Origin(str(file))
+        return comparisons.part_of_rows(json_rows(file, origin), origin)
+    raise Error(f"{file}: is no file of which a report is made; give the folder that a tool wrote")
+
+
+def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
+    """The parts of all results below folders, and of files.
+
+    Raises:
+        op_tools.Error: there is no such folder, nothing in one of them, or a file cannot be read.
+    """
+    parts: list[Part] = []
+    for place in map(Path, places):
+        if place.is_file():
+            parts.append(_part_of_file(place))
+            continue
+        if not place.is_dir():
+            raise Error(f"{place}: there is no such folder")
+        below = parts_below(place)
+        if not below:
+            raise Error(
+                f"{place}: no tool of op_tools wrote anything here; op-tools doctor says why a result may be empty. "
+                "A captured call: op-tools show FOLDER"
+            )
+        parts += below
+        share_rows(parts)
+    return parts
