@@ -51,10 +51,9 @@ def is_graph(frame: types.FrameType) -> bool:
 
     Gap: the reason, ``DisableContext.msg``, since torch 2.8. Before, the code that the compiler made has a name for the graph.
     """
-    disabled, caller = frame.f_locals.get("self"), frame.f_back
-    if hasattr(disabled, "msg"):
-        return bool(disabled.msg == _OF_GRAPHS)
-    if caller is None:
-        return False
+    reason: Any = getattr(frame.f_locals.get("self"), "msg", None)
+    caller = frame.f_back
+    if reason is not None or caller is None:
+        return bool(reason == _OF_GRAPHS)
     graphs = [caller.f_globals.get(name) for name in caller.f_code.co_names if name.startswith("__compiled_fn")]
     return any(getattr(graph, "_torchdynamo_orig_callable", None) is frame.f_locals.get("fn") for graph in graphs)
