@@ -15,8 +15,8 @@ namespace op_tools {
 
 std::vector<ToolKind> own_tools() {
   return {
-      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(), tool_kind<ObserveHook>(),
-      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(),
+      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(),   tool_kind<ObserveHook>(),
+      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(),   tool_kind<BlackBoxHook>(),
       tool_kind<RecordHook>(),  tool_kind<MemoryHook>(),    tool_kind<InvarianceHook>(),
   };
 }

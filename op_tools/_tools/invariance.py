@@ -71,7 +71,7 @@ class InvarianceResult(SortableResult):
         return [
             worded("op", "op"),
             Shown[InvariantOp]("calls", lambda op: str(op.calls + op.backward), is_number=True),
-            *(_count(name) for name in ("repeat", "memory", "batch", "position")),
+            *(_varied_column(name) for name in ("repeat", "memory", "batch", "position")),
             Shown[InvariantOp]("kept", lambda op: str(op.kept), is_number=True),
             Shown[InvariantOp]("not judged", lambda op: str(op.not_judged or "-"), is_number=True),
             Shown[InvariantOp]("ULP", lambda op: f"{op.max_ulp:.4g}" if op.max_ulp else "-", is_number=True),
@@ -83,7 +83,7 @@ def _varied(op: InvariantOp) -> int:
     return op.repeat + op.memory + op.batch + op.position
 
 
-def _count(name: str) -> Shown[InvariantOp]:
+def _varied_column(name: str) -> Shown[InvariantOp]:
     """A column of calls that did not keep their bits."""
     return Shown(name, lambda op: str(getattr(op, name) or "-"), is_number=True)
 

@@ -51,7 +51,8 @@ MovedCall::MovedCall(const Value& args, const Value& kwargs, const Target& targe
     : moved_(all_tensors(args, kwargs), target, GradientsGo::kToEdges) {
   std::optional<c10::Device> from;
   const bool to_a_single_device = !target.device_of;  // else arguments that name a device mean it
-  if (const auto device = device_of(all_tensors(args, kwargs)); to_a_single_device && device && *device != target.device)
+  if (const auto device = device_of(all_tensors(args, kwargs));
+      to_a_single_device && device && *device != target.device)
     from = device;
   const auto visit = [&](const Value& value) -> Value {
     if (const auto* tensor = value.get_if<at::Tensor>()) {

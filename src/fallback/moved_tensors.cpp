@@ -257,8 +257,8 @@ class MovedTensors::Copier {
     const at::Tensor flat = at::_ops::as_strided::call(
         without_bits(*region.finest), c10::SymIntArrayRef({c10::SymInt(count)}), c10::SymIntArrayRef({c10::SymInt(1)}),
         c10::SymInt(static_cast<int64_t>(region.base / item)));
-    const at::Tensor copy = at::_ops::empty_memory_format::call(
-        c10::SymIntArrayRef({c10::SymInt(count)}), dtype, at::kStrided, entry.device, std::nullopt, std::nullopt);
+    const at::Tensor copy = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(count)}), dtype,
+                                                                at::kStrided, entry.device, std::nullopt, std::nullopt);
     at::_ops::copy_::call(const_cast<at::Tensor&>(copy), flat, /*non_blocking=*/false);
     bytes_ += copy.nbytes();
     region.copy = copy.storage();

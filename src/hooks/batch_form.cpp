@@ -19,13 +19,13 @@ constexpr size_t kAll = BatchForm::kAllResults;
 
 // A family of operators with a batch in the first dimension.
 struct Family {
-  std::string_view names;       // base names; a full name: of a Python function whose parameters differ
-  std::string_view parameters;  // in order
-  std::string_view rows;        // those of them whose tensors have the batch
-  int64_t least = 2;            // dimensions of the first of these: with fewer there is no batch
-  std::string_view fitting = {};         // have it where they have as many dimensions, and as many rows
-  std::string_view along = {};           // the dimensions that are reduced or normalised: not the first
-  int64_t along_default = kNoDefault;    // where the call does not give them; kNoDefault: all, so there is no batch
+  std::string_view names;                 // base names; a full name: of a Python function whose parameters differ
+  std::string_view parameters;            // in order
+  std::string_view rows;                  // those of them whose tensors have the batch
+  int64_t least = 2;                      // dimensions of the first of these: with fewer there is no batch
+  std::string_view fitting = {};          // have it where they have as many dimensions, and as many rows
+  std::string_view along = {};            // the dimensions that are reduced or normalised: not the first
+  int64_t along_default = kNoDefault;     // where the call does not give them; kNoDefault: all, so there is no batch
   std::string_view last_dimensions = {};  // a list as long as the last dimensions that are normalised
   size_t results = kAll;
 };
@@ -58,8 +58,8 @@ constexpr Family kTable[] = {
      "normalized_shape"},
     {"rms_norm _fused_rms_norm", "input normalized_shape weight eps", "input", 2, "", "", kNoDefault,
      "normalized_shape"},
-    {"native_layer_norm_backward", "grad_out input normalized_shape mean rstd weight bias",
-     "grad_out input mean rstd", 2, "", "", kNoDefault, "normalized_shape", 1},
+    {"native_layer_norm_backward", "grad_out input normalized_shape mean rstd weight bias", "grad_out input mean rstd",
+     2, "", "", kNoDefault, "normalized_shape", 1},
     {"torch.nn.functional.group_norm torch.group_norm aten::group_norm", "input num_groups weight bias", "input"},
     {"local_response_norm", "input", "input", 3},
     // --- Lookups, by the first dimension of the indices
@@ -264,7 +264,8 @@ BatchForm batch_form(std::string_view op_name, const Value& args, const Value& k
     const Value* value = argument_of(row->parameters, row->along, args, kwargs);
     const auto along = dimensions(value, row->along_default, first->dim());
     if (!along) return form.without("it goes along all dimensions");
-    if (std::find(along->begin(), along->end(), 0) != along->end()) return form.without("it goes along the first dimension");
+    if (std::find(along->begin(), along->end(), 0) != along->end())
+      return form.without("it goes along the first dimension");
   }
   if (!row->last_dimensions.empty()) {
     const int64_t last = length(argument_of(row->parameters, row->last_dimensions, args, kwargs));

@@ -385,9 +385,7 @@ Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome&
   facts.random.drawn = !observed_.random_states.is<None>();
   const at::Tensor* start = only_cpu_state(observed_.random_states);
   facts.random.repeatable = start != nullptr;
-  const RunAgain run = [&](const RunVariant& variant) {
-    return call.run(variant, observed_.output_gradients, start);
-  };
+  const RunAgain run = [&](const RunVariant& variant) { return call.run(variant, observed_.output_gradients, start); };
   CallJudge judge(facts, outcome, run);
   Verdict verdict = Verdict::kNotJudged;
   for (const Check& check : observed_.output_gradients ? judge.gradients() : judge.forward()) {

@@ -1,5 +1,5 @@
-// The relations that must keep the bits of a call's result, asked of a single call by running it again where the program
-// ran it. An object per call, in the program's thread.
+// The relations that must keep the bits of a call's result, asked of a single call by running it again where the
+// program ran it. An object per call, in the program's thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,7 +56,7 @@ struct RelationVerdict {
 
 // A call, or a backward pass over it, as the program ran it.
 struct ObservedRun {
-  RunOutcome outcome;  // the program's own tensors
+  RunOutcome outcome;   // the program's own tensors
   Value random_states;  // Dict {device: state before the call} of the generators that moved; None: it drew nothing
   const std::vector<at::Tensor>* output_gradients = nullptr;  // of a backward pass
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter

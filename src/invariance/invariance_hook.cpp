@@ -121,7 +121,8 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
   shared.random_states = state.watch->moved();
   if (!call.error.empty()) return not_judged_because(Unjudged::kRaised, "it raised: " + call.error);
   if (shared.replayable->in_transform()) {
-    return not_judged_because(Unjudged::kNoReference, "it ran inside a functorch transform, which runs again are not in");
+    return not_judged_because(Unjudged::kNoReference,
+                              "it ran inside a functorch transform, which runs again are not in");
   }
   if (shared.random_states.is<None>() && draws_unwatched(call, *state.watch)) {
     return not_judged_because(Unjudged::kRandom, "random numbers of a generator that cannot be set back");
@@ -149,8 +150,7 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
     run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   run.record_memory(results, state.live);
-  std::vector<RelationVerdict> verdicts =
-      CallInvariance(*shared.replayable, call.name, observed, options).judge();
+  std::vector<RelationVerdict> verdicts = CallInvariance(*shared.replayable, call.name, observed, options).judge();
   if (options.gradients && call.level == Level::kTorch && shared.replayable->wants_gradients()) {
     auto backward_state = std::make_shared<BackwardState>();
     backward_state->shared = state.shared;

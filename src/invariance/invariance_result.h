@@ -34,8 +34,8 @@ struct InvarianceResult {
   // The relations of an operator's calls.
   struct Op {
     std::string op;
-    uint64_t calls = 0, backward = 0;              // that were run again
-    CountsBy<Relation> kept, varied;               // by relation
+    uint64_t calls = 0, backward = 0;  // that were run again
+    CountsBy<Relation> kept, varied;   // by relation
     uint64_t not_judged = 0, transient = 0;
     double max_ulp = 0;
     std::string reason;  // of the first that was not judged

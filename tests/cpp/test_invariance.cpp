@@ -66,7 +66,8 @@ TEST_CASE("The batch of an operator is known, or it is not judged", "[invariance
   CHECK(form_of("aten::mul.Tensor", {x, at::ones({3})}).of == std::vector<bool>{true, false});
   CHECK(form_of("aten::mul.Tensor", {at::ones({1, 3}), x}).of == std::vector<bool>{false, true});
   CHECK(form_of("aten::_softmax", {x, int64_t{-1}, false}).why_not.empty());
-  CHECK(form_of("torch.nn.functional.embedding", {at::ones({2, 2}, at::kLong), w}).of == std::vector<bool>{true, false});
+  CHECK(form_of("torch.nn.functional.embedding", {at::ones({2, 2}, at::kLong), w}).of ==
+        std::vector<bool>{true, false});
   CHECK(form_of("aten::embedding", {w, at::ones({2, 2}, at::kLong)}).of == std::vector<bool>{false, true});
   CHECK(form_of("torch.matmul", {at::ones({2, 4, 3}), square}).rows == 2);
   CHECK(form_of("torch.matmul", {square, at::ones({2, 3, 4})}).of == std::vector<bool>{false, true});

@@ -1,6 +1,6 @@
 """OpInvariance names the operator and the relation that a planted fault breaks, and nothing else.
 
-    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0]
+    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--cpu]
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
 its result depends on the size of the batch, on the position in it, on alignment, comes out otherwise in every second call, or has a
@@ -13,6 +13,8 @@ operator that is named in a trial, and is none of these, is a false alarm; so is
 not confirm.
 
 Clean runs: the same models on the simulated device, with its other rounding, and on the CPU with one thread.
+
+With `--cpu`: torch's own kernels on this machine's CPU, by shape and dtype, and which of them are variant.
 """
 
 # ruff: noqa: E402  (the path and the log level come before the imports)
@@ -97,14 +99,28 @@ def image() -> torch.Tensor:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 5), nn.Softmax(-1)), lambda: torch.randn(8, 12)),
-    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)), image),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 5), nn.Softmax(-1)),
+        lambda: torch.randn(8, 12),
+    ),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)),
+        image,
+    ),
     "pooling": (lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.AvgPool2d(2), nn.SiLU(), nn.GroupNorm(2, 6)), image),
     "decoder": (Decoder, lambda: torch.randint(32, (5, 7))),
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
-    "norms": (lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)), lambda: torch.randn(7, 10)),
-    "recurrent": (lambda: nn.Sequential(nn.RNN(6, 8, batch_first=True), ), lambda: torch.randn(5, 4, 6)),
+    "norms": (
+        lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)),
+        lambda: torch.randn(7, 10),
+    ),
+    "recurrent": (
+        lambda: nn.Sequential(
+            nn.RNN(6, 8, batch_first=True),
+        ),
+        lambda: torch.randn(5, 4, 6),
+    ),
 }
 
 
@@ -143,7 +159,41 @@ BATCH = {
     "aten::_softmax": (0,),
     "aten::_log_softmax": (0,),
     "aten::native_layer_norm": (0,),
+    "aten::sum": (0,),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
+    "aten::_scaled_dot_product_fused_attention_overrideable": (0, 1, 2),
 }
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements and strides, at another alignment."""
+    dense = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True))
+    memory = torch.empty(span + 1, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tensor.shape, tensor.stride(), 1).copy_(tensor)
+
+
+def rows_of(tensor: torch.Tensor, index: list[int]) -> torch.Tensor:
+    """In the memory order of the whole, as rows of a program would be."""
+    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    back = [order.index(dim) for dim in range(tensor.dim())]
+    return tensor[torch.tensor(index, device=tensor.device)].permute(order).contiguous().permute(back)
+
+
+def batch_of(function: Any, args: tuple[Any, ...]) -> list[int]:
+    """Positions of the arguments with the batch; of pointwise operators all of the result's shape."""
+    places = BATCH.get(function.name().split(".")[0])
+    if places is not None:
+        return list(places)
+    if torch.Tag.pointwise not in function.tags:
+        return []
+    dims = max((value.dim() for value in args if isinstance(value, torch.Tensor)), default=0)
+    counts = [value.shape[0] for value in args if isinstance(value, torch.Tensor) and 0 < value.dim() == dims]
+    return [
+        place
+        for place, value in enumerate(args)
+        if isinstance(value, torch.Tensor) and 0 < value.dim() == dims and value.shape[0] == max(counts)
+    ]
 
 
 class ByHand(TorchDispatchMode):
@@ -155,33 +205,32 @@ class ByHand(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        places = batch_of(function, args)
+        if not places or any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in args):
+            return function(*args, **kwargs)
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
         result = function(*args, **kwargs)
-        name = function.name()
-        places = BATCH.get(name.split(".")[0] if "." in name else name)
-        if places is None:
-            return result
-        whole = result[0] if isinstance(result, tuple) else result
-        count = args[places[0]].shape[0]
+        whole = (result[0] if isinstance(result, tuple) else result).clone()
+        count = before[places[0]].shape[0]
 
-        def rows(index: list[int]) -> torch.Tensor:
-            # In the memory order of the whole, as rows of a program would be.
-            def taken(tensor: torch.Tensor) -> torch.Tensor:
-                order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
-                back = [order.index(dim) for dim in range(tensor.dim())]
-                return tensor[torch.tensor(index, device=tensor.device)].permute(order).contiguous().permute(back)
-
-            parts = [taken(value) if place in places else value for place, value in enumerate(args)]
-            part = function(*parts, **kwargs)
+        def run_on(change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+            values = [
+                change(value) if place in places else value.clone() if isinstance(value, torch.Tensor) else value
+                for place, value in enumerate(before)
+            ]
+            part = function(*values, **kwargs)
             return part[0] if isinstance(part, tuple) else part
 
-        turned = [*range(1, count), 0]
-        if not torch.equal(rows(turned), whole[torch.tensor(turned, device=whole.device)]):
+        def differ(index: list[int], compared: int) -> bool:
+            part = run_on(lambda tensor: rows_of(tensor, index))[:compared]
+            return not torch.equal(part, whole[torch.tensor(index[:compared], device=whole.device)])
+
+        name, every = function.name(), [*range(count)]
+        if differ([*every[1:], 0], count):
             self.confirmed.add((name, "position"))
-        alone, half, twice = rows([0]), rows([*range(count // 2)]) if count > 3 else None, rows([*range(count)] * 2)
-        other = not torch.equal(alone, whole[:1]) or not torch.equal(twice[:count], whole)
-        if other or (half is not None and not torch.equal(half, whole[: count // 2])):
+        if differ([0], 1) or differ(every * 2, count) or (count > 3 and differ(every[: count // 2], count)):
             self.confirmed.add((name, "batch"))
-        if not torch.equal(rows([*range(count)]), whole):
+        if differ(every, count) or not torch.equal(run_on(moved), whole):
             self.confirmed.add((name, "memory"))
         return result
 
@@ -235,13 +284,92 @@ def trial(seed: int) -> tuple[str, bool, set[Finding], str]:
             continue  # it never reaches the device under this name
         with fault:
             result = findings(model, input_seed, "sim", trains)
-        if fault.hits == 0:
+            hits = fault.hits
+            if named(result) - varying - {(operator, KINDS[kind])}:  # other values came to the other operators
+                varying |= by_hand(model, input_seed, "sim", trains)
+        if hits == 0:
             continue
         rows = [row for row in result.rows if (row.op, row.relation) == (operator, KINDS[kind])]
         right = bool(rows) and (kind != "bit_flip" or all(row.transient for row in rows))
-        others = {one for one in named(result) if one[0] != operator} - varying
+        others = {finding for finding in named(result) if finding[0] != operator} - varying
         text = f"{kind} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
         return kind, right, others, text
+
+
+# --- Torch's kernels on the CPU
+
+
+def calls_of_cpu() -> dict[str, Callable[[torch.dtype], Any]]:
+    """Single calls, by a name for people."""
+
+    def random_of(*shape: int) -> Callable[[torch.dtype], torch.Tensor]:
+        return lambda dtype: torch.randn(*shape).to(dtype)
+
+    def attention(rows: int, length: int) -> Callable[[torch.dtype], Any]:
+        return lambda dtype: F.scaled_dot_product_attention(*(random_of(rows, 4, length, 32)(dtype) for _ in range(3)))
+
+    calls: dict[str, Callable[[torch.dtype], Any]] = {}
+    for rows in (2, 8, 64):
+        for inner, outer in ((64, 64), (1024, 256)):
+            calls[f"mm {rows}x{inner} @ {inner}x{outer}"] = lambda dtype, r=rows, i=inner, o=outer: torch.mm(
+                random_of(r, i)(dtype), random_of(i, o)(dtype)
+            )
+            calls[f"linear {rows}x{inner} to {outer}"] = lambda dtype, r=rows, i=inner, o=outer: F.linear(
+                random_of(r, i)(dtype), random_of(o, i)(dtype), random_of(o)(dtype)
+            )
+        calls[f"bmm {rows}x16x64 @ {rows}x64x16"] = lambda dtype, r=rows: torch.bmm(
+            random_of(r, 16, 64)(dtype), random_of(r, 64, 16)(dtype)
+        )
+        calls[f"conv2d {rows}x8x16x16"] = lambda dtype, r=rows: F.conv2d(
+            random_of(r, 8, 16, 16)(dtype), random_of(16, 8, 3, 3)(dtype)
+        )
+        calls[f"attention {rows}x4x33x32"] = attention(rows, 33)
+        calls[f"softmax {rows}x1000"] = lambda dtype, r=rows: torch.softmax(random_of(r, 1000)(dtype), -1)
+        calls[f"layer_norm {rows}x1000"] = lambda dtype, r=rows: F.layer_norm(random_of(r, 1000)(dtype), (1000,))
+        calls[f"sum {rows}x100000"] = lambda dtype, r=rows: random_of(r, 100_000)(dtype).sum(-1)
+        calls[f"tanh {rows}x100"] = lambda dtype, r=rows: torch.tanh(random_of(r, 100)(dtype))
+    return calls
+
+
+def table_of_cpu() -> int:
+    """Prints which calls are variant; the exit status: 1 if torch alone does not confirm one."""
+    sys.stdout.write(
+        "| call | dtype | threads | operator | relation | from rows | ULP | right | torch alone |\n|---|---|---|---|---|---|---|---|---|\n"
+    )
+    unconfirmed = invariant = 0
+    for threads in (1, os.cpu_count() or 1):
+        torch.set_num_threads(threads)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            for name, call in calls_of_cpu().items():
+                torch.manual_seed(0)
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    op_tools.OpInvariance(level="aten", output_dir=folder) as tool,
+                ):
+                    call(dtype)
+                torch.manual_seed(0)
+                with ByHand() as mode:
+                    call(dtype)
+                rows = tool.result().rows
+                invariant += not rows
+                for row in rows:
+                    confirmed = (row.op, row.relation) in mode.confirmed
+                    unconfirmed += not confirmed
+                    cells = [
+                        name,
+                        str(dtype)[6:],
+                        threads,
+                        row.op,
+                        row.relation,
+                        row.begins or "",
+                        f"{row.max_ulp:.3g}",
+                        row.right,
+                    ]
+                    sys.stdout.write(
+                        f"| {' | '.join(map(str, cells))} | {'confirmed' if confirmed else 'NOT CONFIRMED'} |\n"
+                    )
+    sys.stdout.write(f"{invariant} calls keep their bits; {unconfirmed} findings that torch alone does not confirm\n")
+    return int(unconfirmed > 0)
 
 
 def main() -> int:
@@ -249,7 +377,10 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--clean", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu", action="store_true", help="the table of torch's kernels on the CPU, and nothing else")
     options = parser.parse_args()
+    if options.cpu:
+        return table_of_cpu()
     torch.set_num_threads(1)
     trouble: list[str] = []
     count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -262,15 +393,22 @@ def main() -> int:
         progress.step()
     where_count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for seed in range(options.seed, options.seed + options.clean):
-        where, found, alarms, kept = clean(seed)
-        where_count[where].update(runs=1, kept=kept, confirmed=len(found - alarms), alarms=len(alarms))
+        where, variant, alarms, kept = clean(seed)
+        where_count[where].update(runs=1, kept=kept, confirmed=len(variant - alarms), alarms=len(alarms))
         if alarms:
             trouble.append(f"clean, {where}, seed {seed}: torch alone does not confirm {alarms}")
         progress.step()
     lines = ["| fault | trials | named | trials with another operator named |", "|---|---|---|---|"]
     lines += [f"| `{kind}` | {c['trials']} | {c['named']} | {c['others']} |" for kind, c in sorted(count.items())]
-    lines += ["", "| without a fault | runs | relations kept | variant, confirmed by torch alone | false alarms |", "|---|---|---|---|---|"]
-    lines += [f"| {where} | {c['runs']} | {c['kept']} | {c['confirmed']} | {c['alarms']} |" for where, c in sorted(where_count.items())]
+    lines += [
+        "",
+        "| without a fault | runs | relations kept | variant, confirmed by torch alone | false alarms |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {where} | {c['runs']} | {c['kept']} | {c['confirmed']} | {c['alarms']} |"
+        for where, c in sorted(where_count.items())
+    ]
     sys.stdout.write("\n".join([*trouble, *lines]) + "\n")
     missed = sum(c["trials"] - c["named"] for c in count.values())
     alarms = sum(c["others"] for c in count.values()) + sum(c["alarms"] for c in where_count.values())

@@ -207,8 +207,8 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     const c10::InferenceMode ordinary(false);
     const InternalGuard ours;
     const bool on_device = variant.kind == RunVariant::Kind::kOnDevice;
-    const auto inputs = std::make_shared<const VariantInputs>(on_device ? as_given_ : arguments_, name_, variant,
-                                                              autocast_, devices_);
+    const auto inputs =
+        std::make_shared<const VariantInputs>(on_device ? as_given_ : arguments_, name_, variant, autocast_, devices_);
     run.made_from = inputs;
     run.inputs = inputs->tensors();
     const std::vector<at::Tensor> arriving =

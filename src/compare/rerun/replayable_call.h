@@ -99,10 +99,10 @@ class OP_TOOLS_API ReplayableCall {
   std::vector<bool> written_;  // by input tensor: known before the call
   std::vector<bool> overlapping_;
   Snapshot inputs_;
-  CallArguments arguments_;  // the copies, devices among the arguments being the CPU
-  CallArguments as_given_;   // the copies, devices among the arguments as the program named them
-  std::vector<c10::Device> devices_;   // of the program's tensors
-  c10::Device device_ = c10::kCPU;     // that is not the CPU, if there is any
+  CallArguments arguments_;           // the copies, devices among the arguments being the CPU
+  CallArguments as_given_;            // the copies, devices among the arguments as the program named them
+  std::vector<c10::Device> devices_;  // of the program's tensors
+  c10::Device device_ = c10::kCPU;    // that is not the CPU, if there is any
   std::vector<at::Tensor> tensors_;
   Operator run_;  // empty: the call cannot be run again
 };

@@ -53,9 +53,7 @@ struct RunVariant {
     kMiddleIntegers,    // on the CPU, integers in 32 bits
     kOnDevice,          // where the program ran it, in its own dtypes, from inputs in fresh memory
   };
-  bool in_own_dtypes() const {
-    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kOnDevice;
-  }
+  bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kOnDevice; }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
            kind == Kind::kFloat64Gaps;
