@@ -212,6 +212,8 @@ class ByHand(TorchDispatchMode):
         result = function(*args, **kwargs)
         whole = (result[0] if isinstance(result, tuple) else result).clone()
         count = before[places[0]].shape[0]
+        if whole.dim() == 0 or whole.shape[0] != count:
+            return result  # reduced along the batch
 
         def run_on(change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
             values = [

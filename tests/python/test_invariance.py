@@ -162,15 +162,16 @@ def test_limits_leave_calls_out_and_say_so():
             torch.sqrt(x)
     result = tool.result()
     assert (result.calls, result.left_out) == (2, 8)
-    assert result.verdict is Verdict.NOT_JUDGED
+    assert result.coverage.lost == {"limits": 8}
     with op_tools.OpInvariance(batch=False, alignment=False, repeats=1) as tool:
         torch.sqrt(x)
     assert tool.result().kept == {"repeat": 1, "memory": 0, "batch": 0, "position": 0}
 
 
 def test_an_operator_whose_batch_is_not_known_is_not_judged():
+    x = torch.eye(3)
     with op_tools.OpInvariance() as tool:
-        torch.linalg.inv(torch.eye(3) * 2)
+        torch.linalg.inv(x)
     result = tool.result()
     assert result.coverage.not_judged == {"no_batch": 1}
     assert any("not known" in reason for reason in result.reasons)
@@ -191,8 +192,9 @@ def test_files_have_the_rows(tmp_path):
 
 
 def test_a_call_that_raises_is_not_judged_and_raises():
+    x = torch.ones(2, 3)
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
-        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+        torch.mm(x, x)
     assert tool.result().coverage.not_judged == {"raised": 1}
 
 
@@ -230,26 +232,38 @@ FAMILIES = [
 ]  # fmt: skip
 
 
+# At the other level the batch is not known: torch.where has a form that is not pointwise, the operator takes sizes as numbers.
+AT_ONE_LEVEL = {"where": "aten", "nn.functional.group_norm": "torch"}
+CASES = [(name, level) for name in FAMILIES for level in ("torch", "aten") if AT_ONE_LEVEL.get(name, level) == level]
+
+
 def samples(name, most=12):
-    for op in op_db:
-        if op.name == name and torch.float64 in op.dtypes:
-            yield from (
-                (op, sample) for sample, _ in zip(op.sample_inputs("cpu", torch.float64), range(most), strict=False)
-            )
+    return [
+        (op, sample)
+        for op in op_db
+        if op.name == name and torch.float64 in op.dtypes
+        for sample, _ in zip(op.sample_inputs("cpu", torch.float64), range(most), strict=False)
+    ]
 
 
-@pytest.mark.parametrize("level", ["torch", "aten"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "level"), CASES)
 def test_rows_in_another_batch_are_mathematically_the_same(name, level):
     torch.manual_seed(0)
+    cases = samples(name)
     with op_tools.OpInvariance(level=level, alignment=False, repeats=1, first_n_per_signature=1000) as tool:
-        for op, sample in samples(name):
+        for op, sample in cases:
             op(sample.input, *sample.args, **sample.kwargs)
     result = tool.result()
-    assert result.calls > 0
-    judged = sum(op.batches + op.batch for op in result.ops)
-    assert judged > 0, result.reasons
-    wrong = [
-        row for row in result.rows if row.relation in ("batch", "position") and (row.structure or row.max_abs > 1e-9)
-    ]
-    assert wrong == []
+    assert sum(op.batches + op.batch for op in result.ops) > 0, result.reasons
+    rows = [row for row in result.rows if row.relation in ("batch", "position")]
+    assert [row for row in rows if row.structure or row.max_abs > 1e-9] == []
+    assert all(row.relation != "repeat" for row in result.rows)
+
+
+def test_the_proof_of_the_table_sees_a_wrong_batch():
+    """Rows of a running sum along the first dimension, under the name of an operator that has a batch."""
+    x = torch.rand(6, 4, dtype=torch.float64).to("sim")
+    with sim.fault("batch_position", ops="aten::cumsum", scale=2.0), op_tools.OpInvariance(level="aten") as tool:
+        x.cumsum(1)
+    assert [row for row in tool.result().rows if row.max_abs > 1e-9]
