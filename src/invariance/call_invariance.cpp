@@ -114,6 +114,31 @@ struct CallInvariance::Rows {
   std::string text;
 };
 
+std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<uintptr_t> alignments;
+  for (const at::Tensor& tensor : tensors) {
+    std::string type;
+    const bool has_memory = tensor.defined() && tensor.layout() == at::kStrided && tensor.numel() > 0 &&
+                            !tensor._is_zerotensor() && why_not_plain(tensor, &type).empty();
+    alignments.push_back(has_memory ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 : 0);
+  }
+  return alignments;
+}
+
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+                                            const std::string& reason) {
+  std::vector<Relation> relations{Relation::kRepeat};
+  if (options.alignment) relations.push_back(Relation::kMemory);
+  if (options.batch && phase == Phase::kForward) {
+    relations.insert(relations.end(), {Relation::kBatch, Relation::kPosition});
+  }
+  std::vector<RelationVerdict> verdicts;
+  for (const Relation relation : relations) {
+    verdicts.push_back({relation, Verdict::kNotJudged, why, reason, std::nullopt});
+  }
+  return verdicts;
+}
+
 CallInvariance::CallInvariance(const ReplayableCall& call, std::string_view name, const ObservedRun& observed,
                                const ResolvedInvarianceOptions& options)
     : call_(call), name_(name), observed_(observed), options_(options), program_(values_of(observed.outcome)) {}
@@ -125,8 +150,8 @@ std::vector<RelationVerdict> CallInvariance::judge() {
   try {
     ask();
   } catch (const std::exception& error) {
-    verdicts_.clear();
-    leave(Relation::kRepeat, Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+    verdicts_ =
+        nothing_judged(options_, phase(), Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
   }
   return std::move(verdicts_);
 }
@@ -145,6 +170,11 @@ void CallInvariance::agree(Relation relation) {
 
 void CallInvariance::leave(Relation relation, Unjudged why, std::string reason) {
   verdicts_.push_back({relation, Verdict::kNotJudged, why, std::move(reason), std::nullopt});
+}
+
+void CallInvariance::leave_batch(Unjudged why, const std::string& reason) {
+  leave(Relation::kBatch, why, reason);
+  leave(Relation::kPosition, why, reason);
 }
 
 void CallInvariance::vary(Relation relation, Variation variation) {
@@ -209,7 +239,7 @@ bool CallInvariance::ask_repeat() {
   };
   while (variation.runs < options_.repeats) {
     if (run()) continue;
-    leave(Relation::kRepeat, Unjudged::kNoReference, why);
+    verdicts_ = nothing_judged(options_, phase(), Unjudged::kNoReference, why);
     return false;
   }
   if (variation.other_runs == 0) {
@@ -219,8 +249,13 @@ bool CallInvariance::ask_repeat() {
   while (variation.runs < kRunsToTell && run()) {
   }
   const bool program_alone = variation.other_runs == variation.runs && kinds.size() == 1;
-  variation.transient = variation.other_runs == 1 || program_alone;
   variation.rightness = rightness(call_, other);
+  // Copies of inputs that do not fill their memory, or lie at odd addresses, may lie at others.
+  if (program_alone && alignments_of(other.inputs) != observed_.alignments) {
+    vary(Relation::kMemory, std::move(variation));
+    return false;
+  }
+  variation.transient = variation.other_runs == 1 || program_alone;
   vary(Relation::kRepeat, std::move(variation));
   return false;
 }
@@ -349,11 +384,11 @@ int64_t CallInvariance::where_it_begins(int64_t from, int64_t to) {
 
 void CallInvariance::ask_batch() {
   if (!observed_.random_states.is<None>()) {
-    return leave(Relation::kBatch, Unjudged::kRandom, "its rows draw random numbers by their places");
+    return leave_batch(Unjudged::kRandom, "its rows draw random numbers by their places");
   }
   const Values& in = *sequence_items(call_.inputs().value);
   form_ = batch_form(name_, in[0], in[1], call_.tensors(), call_.written_inputs());
-  if (!form_.why_not.empty()) return leave(Relation::kBatch, Unjudged::kNoBatch, std::string(form_.why_not));
+  if (!form_.why_not.empty()) return leave_batch(Unjudged::kNoBatch, std::string(form_.why_not));
   const int64_t count = form_.rows;
   if (count >= 2) {
     std::vector<int64_t> turned = first_rows(count, count);

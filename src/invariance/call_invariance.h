@@ -54,13 +54,21 @@ struct RelationVerdict {
   std::optional<Variation> variation;
 };
 
+// Where their elements begin within the 64 bytes of a line of the cache; 0: they have no memory.
+std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors);
+
 // A call, or a backward pass over it, as the program ran it.
 struct ObservedRun {
   RunOutcome outcome;   // the program's own tensors
   Value random_states;  // Dict {device: state before the call} of the generators that moved; None: it drew nothing
+  std::vector<uintptr_t> alignments;                          // of the call's input tensors: alignments_of()
   const std::vector<at::Tensor>* output_gradients = nullptr;  // of a backward pass
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
 };
+
+// Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want.
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+                                            const std::string& reason);
 
 class OP_TOOLS_API CallInvariance {
  public:
@@ -78,6 +86,7 @@ class OP_TOOLS_API CallInvariance {
   // On the device. nullopt: it does not return, and `why`.
   std::optional<Tensors> again(const ReplayableCall& call, std::string* why = nullptr, RunOutcome* outcome = nullptr);
   Tensors values_of(const RunOutcome& outcome) const;
+  Phase phase() const { return observed_.output_gradients ? Phase::kBackward : Phase::kForward; }
   void ask();
   bool ask_repeat();
   void ask_memory();
@@ -91,6 +100,7 @@ class OP_TOOLS_API CallInvariance {
   Verdict verdict_on(const ReplayableCall& call, const RunOutcome& outcome) const;
   void vary(Relation relation, Variation variation);
   void leave(Relation relation, Unjudged why, std::string reason);
+  void leave_batch(Unjudged why, const std::string& reason);
   void agree(Relation relation);
 
   const ReplayableCall& call_;

@@ -1,5 +1,6 @@
 #include "invariance/invariance_hook.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -23,6 +24,7 @@ struct RunAgainState {
   CallInfo call;
   std::string device = "cpu";
   Value random_states;
+  std::vector<uintptr_t> alignments;
 };
 
 struct State final : HookState {
@@ -37,10 +39,6 @@ struct BackwardState final : WatchedForBackward {
   BackwardState() : WatchedForBackward(InvarianceHook::kNames.tool) {}
   std::shared_ptr<RunAgainState> shared;
 };
-
-std::vector<RelationVerdict> not_judged_because(Unjudged why, std::string reason) {
-  return {{Relation::kRepeat, Verdict::kNotJudged, why, std::move(reason), std::nullopt}};
-}
 
 // Results whose bits say something: no scratch memory, and nothing that is the backend's own matter.
 std::vector<bool> compared_results(OpCall& call, size_t count) {
@@ -101,7 +99,8 @@ std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
   for (const TensorMeta& facts : shared.replayable->inputs().tensors) {
     if (!facts.device.is_cpu()) shared.device = facts.device.str();
   }
-  // Last, so that nothing of ours comes between the generator's state and the call.
+  // The watch is last, so that nothing of ours comes between the generator's state and the call.
+  shared.alignments = alignments_of(state->live);
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;
 }
@@ -118,29 +117,32 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
 // Empty: the call computes nothing that could be compared.
 std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
   RunAgainState& shared = *state.shared;
+  const auto none = [&](Unjudged why, const std::string& reason) {
+    return nothing_judged(options, Phase::kForward, why, reason);
+  };
   shared.random_states = state.watch->moved();
-  if (!call.error.empty()) return not_judged_because(Unjudged::kRaised, "it raised: " + call.error);
-  if (shared.replayable->in_transform()) {
-    return not_judged_because(Unjudged::kNoReference,
-                              "it ran inside a functorch transform, which runs again are not in");
-  }
-  if (shared.random_states.is<None>() && draws_unwatched(call, *state.watch)) {
-    return not_judged_because(Unjudged::kRandom, "random numbers of a generator that cannot be set back");
-  }
-  if (ResultSource::of(call).uninitialized || has_trait(base_name(call.name), OpTrait::kShowsUnwrittenMemory)) {
-    return not_judged_because(Unjudged::kUninitialized, "uninitialized memory");
-  }
-  if (shared.replayable->tensors().size() != state.live.size()) {
-    return not_judged_because(Unjudged::kNoForm, "an input has no plain copy");
-  }
+  if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
-  wait_for_program(kNames.tool, results, "after", call);
-  wait_for_program(kNames.tool, state.live, "after", call);
   for (const at::Tensor& tensor : results) {
     if (!tensor.device().is_cpu()) shared.device = tensor.device().str();
   }
+  if (shared.replayable->in_transform()) {
+    return none(Unjudged::kNoReference, "it ran inside a functorch transform, which runs again are not in");
+  }
+  if (shared.random_states.is<None>() && draws_unwatched(call, *state.watch)) {
+    return none(Unjudged::kRandom, "random numbers of a generator that cannot be set back");
+  }
+  if (ResultSource::of(call).uninitialized || has_trait(base_name(call.name), OpTrait::kShowsUnwrittenMemory)) {
+    return none(Unjudged::kUninitialized, "uninitialized memory");
+  }
+  if (shared.replayable->tensors().size() != state.live.size()) {
+    return none(Unjudged::kNoForm, "an input has no plain copy");
+  }
+  wait_for_program(kNames.tool, results, "after", call);
+  wait_for_program(kNames.tool, state.live, "after", call);
   ObservedRun observed;
   observed.random_states = shared.random_states;
+  observed.alignments = shared.alignments;
   observed.compared = compared_results(call, results.size());
   RunOutcome& run = observed.outcome;
   run.result = call.result();
@@ -177,19 +179,21 @@ void InvarianceHook::Impl::backward(OpCall& call) {
   }
   if (call.incomplete) {
     return report.add(info, shared.device,
-                      not_judged_because(Unjudged::kNoReference, "the pass ended before every gradient had come"));
+                      nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+                                     "the pass ended before every gradient had come"));
   }
   const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
   ObservedRun observed;
   observed.random_states = shared.random_states;
+  observed.alignments = shared.alignments;
   observed.output_gradients = &output_gradients;
   observed.outcome.gradients = tensors_in(call.result());
   std::vector<RelationVerdict> verdicts =
       CallInvariance(*shared.replayable, shared.call.name, observed, options).judge();
-  for (RelationVerdict& verdict : verdicts) {
-    if (verdict.verdict != Verdict::kDiffers || !state->is_changed()) continue;
-    verdict = not_judged_because(Unjudged::kNoReference,
-                                 "an input or result of the forward call was changed since, past autograd")[0];
+  const auto differs = [](const RelationVerdict& verdict) { return verdict.verdict == Verdict::kDiffers; };
+  if (std::any_of(verdicts.begin(), verdicts.end(), differs) && state->is_changed()) {
+    verdicts = nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+                              "an input or result of the forward call was changed since, past autograd");
   }
   if (!verdicts.empty()) report.add(info, shared.device, std::move(verdicts));
 }

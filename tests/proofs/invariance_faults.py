@@ -133,8 +133,23 @@ def run(model: str, seed: int, device: str, trains: bool) -> None:
         with torch.no_grad():
             network(x)
         return
-    result = network(x)
+    result = network(x.requires_grad_(x.is_floating_point()))
     (result[0] if isinstance(result, tuple) else result).float().square().mean().backward()
+
+
+class CallsHit(op_tools.Hook):
+    """The operators in whose calls the fault changed something: an operator may run another inside (mul.Scalar runs mul.Tensor)."""
+
+    def __init__(self, fault: sim.Fault) -> None:
+        self.fault = fault
+        self.names: set[str] = set()
+
+    def before(self, call: op_tools.Call) -> int:
+        return self.fault.hits
+
+    def after(self, call: op_tools.Call, state: int) -> None:
+        if self.fault.hits > state:
+            self.names.add(call.name)
 
 
 def findings(model: str, seed: int, device: str, trains: bool) -> op_tools.InvarianceResult:
@@ -284,16 +299,19 @@ def trial(seed: int) -> tuple[str, bool, set[Finding], str]:
             fault = sim.fault(kind, ops=operator, seed=seed, **options)
         except op_tools.Error:
             continue  # it never reaches the device under this name
+        with sim.fault("latency", ops=operator, microseconds=0) as nothing:  # hits every call
+            hit = CallsHit(nothing)
+            with op_tools.HookScope(hit, level="aten"):
+                run(model, input_seed, "sim", trains)
         with fault:
             result = findings(model, input_seed, "sim", trains)
-            hits = fault.hits
-            if named(result) - varying - {(operator, KINDS[kind])}:  # other values came to the other operators
-                varying |= by_hand(model, input_seed, "sim", trains)
-        if hits == 0:
+            if {finding for finding in named(result) if finding[0] not in hit.names} - varying:
+                varying |= by_hand(model, input_seed, "sim", trains)  # other values came to the other operators
+        if fault.hits == 0:
             continue
-        rows = [row for row in result.rows if (row.op, row.relation) == (operator, KINDS[kind])]
+        rows = [row for row in result.rows if row.op in hit.names and row.relation == KINDS[kind]]
         right = bool(rows) and (kind != "bit_flip" or all(row.transient for row in rows))
-        others = {finding for finding in named(result) if finding[0] != operator} - varying
+        others = {finding for finding in named(result) if finding[0] not in hit.names} - varying
         text = f"{kind} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
         return kind, right, others, text
 

@@ -173,7 +173,7 @@ def test_an_operator_whose_batch_is_not_known_is_not_judged():
     with op_tools.OpInvariance() as tool:
         torch.linalg.inv(x)
     result = tool.result()
-    assert result.coverage.not_judged == {"no_batch": 1}
+    assert result.coverage.not_judged == {"no_batch": 2}
     assert any("not known" in reason for reason in result.reasons)
     assert result.kept["repeat"] == 1
 
@@ -195,7 +195,7 @@ def test_a_call_that_raises_is_not_judged_and_raises():
     x = torch.ones(2, 3)
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.mm(x, x)
-    assert tool.result().coverage.not_judged == {"raised": 1}
+    assert tool.result().coverage.not_judged == {"raised": 4}  # relations
 
 
 @pytest.mark.parametrize("seed", range(6))
