@@ -39,6 +39,7 @@ import torch.nn.functional as F
 from _workers import Progress
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import op_tools
 import op_tools.sim_device as sim
@@ -171,6 +172,7 @@ BATCH = {
     "aten::addmm": (1,),
     "aten::bmm": (0, 1),
     "aten::convolution": (0,),
+    "aten::convolution_backward": (0, 1),
     "aten::_softmax": (0,),
     "aten::_log_softmax": (0,),
     "aten::native_layer_norm": (0,),
@@ -225,21 +227,21 @@ class ByHand(TorchDispatchMode):
             return function(*args, **kwargs)
         before = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
         result = function(*args, **kwargs)
-        whole = (result[0] if isinstance(result, tuple) else result).clone()
-        count = before[places[0]].shape[0]
+        all_whole = [tensor.clone() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        whole, count = all_whole[0], before[places[0]].shape[0]
         if whole.dim() == 0 or whole.shape[0] != count:
             return result  # reduced along the batch
 
-        def run_on(change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        def run_on(change: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
             values = [
                 change(value) if place in places else value.clone() if isinstance(value, torch.Tensor) else value
                 for place, value in enumerate(before)
             ]
-            part = function(*values, **kwargs)
-            return part[0] if isinstance(part, tuple) else part
+            again = function(*values, **kwargs)
+            return [tensor for tensor in tree_leaves(again) if isinstance(tensor, torch.Tensor)]
 
         def differ(index: list[int], compared: int) -> bool:
-            part = run_on(lambda tensor: rows_of(tensor, index))[:compared]
+            part = run_on(lambda tensor: rows_of(tensor, index))[0][:compared]
             return not torch.equal(part, whole[torch.tensor(index[:compared], device=whole.device)])
 
         name, every = function.name(), [*range(count)]
@@ -247,7 +249,8 @@ class ByHand(TorchDispatchMode):
             self.confirmed.add((name, "position"))
         if differ([0], 1) or differ(every * 2, count) or (count > 3 and differ(every[: count // 2], count)):
             self.confirmed.add((name, "batch"))
-        if differ(every, count) or not torch.equal(run_on(moved), whole):
+        elsewhere = run_on(moved)
+        if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
         return result
 
