@@ -5,6 +5,7 @@ own samples, rows in another batch differ by no more than rounding."""
 
 import csv
 import json
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -196,6 +197,21 @@ def test_a_call_that_raises_is_not_judged_and_raises():
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.mm(x, x)
     assert tool.result().coverage.not_judged == {"raised": 4}  # relations
+
+
+@pytest.mark.parametrize(("ops", "status"), [("aten::relu", 1), ("", 0)])
+def test_op_tools_run_ends_with_the_verdict(ops, status, tmp_path):
+    script = tmp_path / "serve.py"
+    planted = f'sim.fault("batch_size", ops="{ops}")' if ops else "torch.no_grad()"
+    script.write_text(
+        "import torch, op_tools.sim_device as sim\n"
+        'x = torch.randn(6, 8).to("sim")\n'
+        f"with torch.no_grad(), {planted}:\n"
+        "    torch.relu(x * 2)\n"
+    )
+    command = [sys.executable, "-m", "op_tools", "run", "--invariance", "--fail-on-wrong", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == status, done.stderr
 
 
 @pytest.mark.parametrize("seed", range(6))
