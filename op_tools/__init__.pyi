@@ -51,6 +51,8 @@ from ._tools.features import CallInfo as CallInfo
 from ._tools.features import Feature as Feature
 from ._tools.features import TensorInfo as TensorInfo
 from ._tools.features import apply_feature as apply_feature
+from ._tools.invariance import InvarianceResult as InvarianceResult
+from ._tools.invariance import OpInvariance as OpInvariance
 from ._tools.memory_check import MemoryLeak as MemoryLeak
 from ._tools.memory_check import MemoryResult as MemoryResult
 from ._tools.memory_check import OpMemoryCheck as OpMemoryCheck

@@ -18,6 +18,7 @@
 #include "hooks/scope.h"
 #include "hooks/tool.h"
 #include "hooks/tool_scope.h"
+#include "invariance/invariance_hook.h"
 #include "memory/memory_hook.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"

@@ -4,6 +4,7 @@
 #include "compare/compare_hook.h"
 #include "fallback/redirect_hook.h"
 #include "hooks/tool.h"
+#include "invariance/invariance_hook.h"
 #include "memory/memory_hook.h"
 #include "observe/observe_hook.h"
 #include "observe/overflow_check.h"
@@ -14,9 +15,9 @@ namespace op_tools {
 
 std::vector<ToolKind> own_tools() {
   return {
-      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(), tool_kind<ObserveHook>(),
-      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(), tool_kind<BlackBoxHook>(),
-      tool_kind<RecordHook>(),  tool_kind<MemoryHook>(),
+      tool_kind<CaptureHook>(), tool_kind<CompareHook>(),   tool_kind<OverflowHook>(),   tool_kind<ObserveHook>(),
+      tool_kind<TimeHook>(),    tool_kind<DtypeCastHook>(), tool_kind<FallbackHook>(),   tool_kind<BlackBoxHook>(),
+      tool_kind<RecordHook>(),  tool_kind<MemoryHook>(),    tool_kind<InvarianceHook>(),
   };
 }
 

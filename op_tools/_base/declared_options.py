@@ -215,3 +215,20 @@ class OpMemoryCheckOptions(ToolOptions, total=False):
     """Put a known pattern before and behind each allocation of the CPU and the simulated device, and look at it after each operator. None: OP_MEMORY_CHECK_GUARD, else off."""
     files: bool | None
     """Write memory.csv, memory.jsonl and snapshot.pickle. None: OP_MEMORY_CHECK_FILES, else on."""
+
+
+class OpInvarianceOptions(ToolOptions, total=False):
+    """Options of OpInvariance."""
+
+    first_n_per_signature: int | None
+    """Run again only the first N calls per operator, shapes and dtypes. None: OP_INVARIANCE_FIRST_N_PER_SIGNATURE, else 3."""
+    every_nth: int | None
+    """Of those only every Nth, beginning with the first. None: OP_INVARIANCE_EVERY_NTH, else 1."""
+    repeats: int | None
+    """Runs of a call on the same inputs. None: OP_INVARIANCE_REPEATS, else 2."""
+    alignment: bool | None
+    """Run it from inputs at another alignment in memory. None: OP_INVARIANCE_ALIGNMENT, else on."""
+    batch: bool | None
+    """Run it with other rows in the batch, and with its rows at other positions. None: OP_INVARIANCE_BATCH, else on."""
+    gradients: bool | None
+    """Level torch: run the backward again, too. None: OP_INVARIANCE_GRADIENTS, else on."""

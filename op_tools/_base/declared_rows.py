@@ -408,6 +408,96 @@ class DeviceMemoryRow:
 
 
 @dataclass(frozen=True)
+class InvarianceRow:
+    """A result whose bits a relation should have kept."""
+
+    op: str
+    """The operator."""
+    id: int
+    """Of the call."""
+    step: int
+    """Of the call."""
+    level: str
+    """Torch or aten."""
+    phase: str
+    """Forward or backward."""
+    relation: str
+    """Repeat: the same inputs again; memory: in other memory; batch: in a batch of another size; position: at another position of the batch."""
+    transient: bool
+    """Repeat: a single run of all has other bits; False: several have."""
+    runs: int | None
+    """Repeat: runs on the same inputs, besides the program's."""
+    other_runs: int | None
+    """Those of them whose bits are not the program's."""
+    output: int
+    """Which result (then: which input that the call wrote), or input gradient."""
+    elements: int
+    """That have other bits."""
+    numel: int
+    """Of all."""
+    rows: int
+    """Of the first dimension: with such an element."""
+    of_rows: int
+    """Of all."""
+    max_ulp: float
+    """The largest difference, in units of the last place."""
+    max_abs: float
+    """The largest difference."""
+    bits: str
+    """Of an element, from the lowest: those that differ in any."""
+    structure: str | None
+    """Where shape, dtype or number of tensors is another."""
+    batch: int | None
+    """Rows of the program's call."""
+    run: str | None
+    """Batch, position: the rows of the run with other bits."""
+    begins: int | None
+    """Batch: the smallest number of rows with other bits than fewer rows have."""
+    right: str
+    """By float64: both right, program wrong, other wrong, both wrong, unknown."""
+    device: str
+    """Of the call."""
+    module: str | None
+    """As in ResNet.layer3.0.conv1."""
+    line: str | None
+    """Of the program."""
+
+
+@dataclass(frozen=True)
+class InvariantOp:
+    """The relations of an operator's calls: kept, not kept, not judged."""
+
+    op: str
+    """The operator."""
+    calls: int
+    """Forward calls that were run again."""
+    backward: int
+    """Backward passes that were run again."""
+    kept: int
+    """Relations that kept the bits."""
+    repeat: int
+    """Calls that did not repeat their bits."""
+    memory: int
+    """That have other bits in other memory."""
+    batch: int
+    """In a batch of another size."""
+    position: int
+    """At another position of the batch."""
+    batches: int
+    """Calls that were run with another batch and kept their bits."""
+    not_judged: int
+    """Relations without a verdict."""
+    transient: int
+    """Findings with a single run of other bits."""
+    max_ulp: float
+    """The largest difference, in units of the last place."""
+    reason: str
+    """Of the first relation that was not judged."""
+    source: str
+    """The user's line of the first finding."""
+
+
+@dataclass(frozen=True)
 class RunRow:
     """A pair of calls of two runs, a pair of groups of calls, or a call of a single run."""
 

@@ -201,9 +201,13 @@ class SortableResult(Result):
     def _columns(self) -> list[Shown[Any]]:
         raise NotImplementedError
 
-    def _in_order(self) -> Sequence[Any]:
-        """The rows in the order that suits the tool."""
+    def _rows_of_table(self) -> Sequence[Any]:
+        """Those that the table shows."""
         return cast("Sequence[Any]", self.rows)
+
+    def _in_order(self) -> Sequence[Any]:
+        """The same in the order that suits the tool."""
+        return self._rows_of_table()
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
         """The rows as a text table, and their totals.
@@ -216,7 +220,7 @@ class SortableResult(Result):
         Raises:
             op_tools.Error: the rows have no such field.
         """
-        rows = sorted_rows(self.rows, sort_by) if sort_by else self._in_order()
+        rows = sorted_rows(self._rows_of_table(), sort_by) if sort_by else self._in_order()
         return "\n".join([*self._lines_above(), text_table(self._columns(), rows, row_limit)])
 
 

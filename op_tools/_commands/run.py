@@ -270,7 +270,7 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-on-wrong",
         action="store_true",
-        help="exit status 1 when a tool found something wrong, 2 when most was not looked at (autocompare, overflow, memory, "
+        help="exit status 1 when a tool found something wrong, 2 when most was not looked at (autocompare, invariance, overflow, memory, "
         "against, shadow)",
     )
     command.add_argument(

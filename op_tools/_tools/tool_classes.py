@@ -7,7 +7,7 @@ import os
 
 from .._base.core import Error
 from .._base.tool_descriptions import kinds
-from . import autocompare, blackbox, fallback, memory_check, observe, overflow, record, time_measure  # noqa: F401  (the classes)
+from . import autocompare, blackbox, fallback, invariance, memory_check, observe, overflow, record, time_measure  # noqa: F401  (the classes)
 from .tool import Tool
 
 

@@ -2,6 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 
 #include <cstring>
 #include <mutex>
@@ -11,6 +13,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "hooks/op_traits.h"
 
 namespace op_tools {
 
@@ -93,6 +97,12 @@ at::Tensor device_state(c10::Device device) {
   return generator.get_state();
 }
 
+void set_device_state(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
@@ -165,10 +175,37 @@ Value RandomWatch::all() const {
   return make_dict(std::move(items));
 }
 
+const at::Tensor* only_cpu_state(const Value& moved) {
+  const auto* dict = moved.get_if<Dict>();
+  const Value* state = dict && dict->items->size() == 1 ? find_key(moved, "cpu") : nullptr;
+  return state ? state->get_if<at::Tensor>() : nullptr;
+}
+
 CpuStreamGuard::CpuStreamGuard() : cpu_(cpu_state()) {}
 
 CpuStreamGuard::~CpuStreamGuard() {
   if (!cpu_->is_current()) cpu_->write();
+}
+
+DeviceStreamGuard::DeviceStreamGuard(const Value& states) {
+  const auto* dict = states.get_if<Dict>();
+  if (!dict) return;
+  for (const auto& [key, state] : *dict->items) {
+    const auto* name = key.get_if<std::string>();
+    const auto* tensor = state.get_if<at::Tensor>();
+    if (!name || !tensor || *name == "cpu") continue;
+    before_.emplace_back(*name, device_state(c10::Device(*name)));
+    set_device_state(c10::Device(*name), *tensor);
+  }
+}
+
+DeviceStreamGuard::~DeviceStreamGuard() {
+  for (const auto& [device, state] : before_) set_device_state(c10::Device(device), state);
+}
+
+bool draws_unwatched(OpCall& call, const RandomWatch& watch) {
+  if (draws_random_numbers(base_name(call.name), call.args(), call.kwargs())) return true;
+  return !watch.sees_all_generators() && call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
 }
 
 void CpuStreamGuard::start_from(const at::Tensor& state) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "hooks/op_call.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -40,6 +41,10 @@ class OP_TOOLS_API RandomWatch {
   std::vector<std::pair<std::string, at::Tensor>> devices_;
 };
 
+// The CPU's state among `moved` (RandomWatch::moved()) where no other generator moved: a run that starts from it draws
+// the same numbers. nullptr otherwise.
+OP_TOOLS_API const at::Tensor* only_cpu_state(const Value& moved);
+
 // While it lives, op_tools may draw random numbers; the CPU's default generator then continues from where it was.
 // Another thread that draws meanwhile is given numbers from that stream.
 class OP_TOOLS_API CpuStreamGuard {
@@ -54,5 +59,23 @@ class OP_TOOLS_API CpuStreamGuard {
  private:
   const std::shared_ptr<const CpuState> cpu_;
 };
+
+// While it lives, the default generators of these devices (Dict {device: state}, as RandomWatch::moved() gives it; the
+// CPU's apart, which CpuStreamGuard has) are in the states of the Dict; then they go on from where they were.
+class OP_TOOLS_API DeviceStreamGuard {
+ public:
+  explicit DeviceStreamGuard(const Value& states);
+  ~DeviceStreamGuard();
+  DeviceStreamGuard(const DeviceStreamGuard&) = delete;
+  DeviceStreamGuard& operator=(const DeviceStreamGuard&) = delete;
+
+ private:
+  std::vector<std::pair<std::string, at::Tensor>> before_;
+};
+
+// A call, in after(), that moved no generator that was watched: did it draw random numbers? Torch's tag says that an
+// operator may draw in some of its calls (dropout in evaluation draws nothing): it decides only where a generator could
+// not be watched.
+OP_TOOLS_API bool draws_unwatched(OpCall& call, const RandomWatch& watch);
 
 }  // namespace op_tools

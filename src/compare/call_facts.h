@@ -5,10 +5,12 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compare/compare_options.h"
 #include "compare/metrics/tolerance.h"
+#include "compare/rerun/replayable_call.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -59,5 +61,9 @@ struct CallFacts {
   // The call ran on the CPU, and the CPU's second run would only repeat it.
   bool has_no_reference() const { return device.alone && (!random.drawn || random.is_other()); }
 };
+
+// As far as a live call tells them: arguments, device, memory, transforms. Options, random numbers and the pass are the
+// caller's to fill.
+CallFacts facts_of(const ReplayableCall& call, std::string_view name);
 
 }  // namespace op_tools

@@ -1,14 +1,9 @@
 #include "compare/compare_hook.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/enum_tag.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -18,15 +13,15 @@
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
 #include "compare/pending_comparison.h"
+#include "compare/rerun/program_errors.h"
 #include "hooks/backward_pass.h"
+#include "hooks/call_sampling.h"
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
 #include "hooks/written_inputs.h"
-#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
-#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
@@ -44,81 +39,10 @@ struct CompareState final : HookState {
   std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
-struct BackwardState final : HookState {
+struct BackwardState final : WatchedForBackward {
+  BackwardState() : WatchedForBackward(CompareHook::kNames.tool) {}
   std::shared_ptr<ComparedState> compared;
-  std::vector<TensorFingerprint> fingerprints;
-
-  // Was it changed? That is asked at the end of the pass, and only of wrong gradients. A report of the device about
-  // earlier work comes to light here, and ends the pass as it would have ended a moment later: it is no error of this
-  // call.
-  std::shared_ptr<void> hold_during_backward() const override {
-    auto held = std::make_shared<std::vector<c10::Storage>>();
-    std::optional<c10::Device> last;
-    for (const TensorFingerprint& fingerprint : fingerprints) {
-      held->push_back(fingerprint.memory());
-      const c10::Storage& memory = held->back();
-      if (!memory || memory.device().is_cpu() || memory.device().is_meta() || last == memory.device()) continue;
-      last = memory.device();
-      try {
-        wait_for_device(*last);
-      } catch (const std::exception& error) {
-        const std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
-                                 " was waited for before a backward, and is passed on: " + exception_text(error);
-        log::error(text);
-        throw StopProgram(text, std::current_exception());
-      }
-    }
-    return held;
-  }
 };
-
-// A call's tensors are about to be read, which waits for their devices: an error that a device then reports belongs to
-// the program's own work. The program is to see it, unchanged.
-void wait_for_program(const std::vector<at::Tensor>& tensors, std::string_view when, const OpCall& call) {
-  std::optional<c10::Device> last;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta() || last == tensor.device()) continue;
-    last = tensor.device();
-    try {
-      wait_for_device(*last);
-    } catch (const std::exception& error) {
-      std::string text = "OpAutoCompare: an error of the program's own came to light when " + last->str() +
-                         " was waited for " + std::string(when) + " " + std::string(call.name) + " (call " +
-                         std::to_string(call.id);
-      if (const auto stack = current_stack(); !stack.empty()) text += ", " + stack.front();
-      text += "), and is passed on: ";
-      log::error(text + exception_text(error));
-      throw StopProgram(text, std::current_exception());
-    }
-  }
-}
-
-const at::Tensor* cpu_state(const ComparedState& compared) {
-  const Value* state = find_key(compared.random_state, "cpu");
-  return state ? state->get_if<at::Tensor>() : nullptr;
-}
-
-// All generators that moved were the CPU's: a run that starts from its state draws the same numbers.
-bool only_cpu_moved(const Value& moved) {
-  const auto* dict = moved.get_if<Dict>();
-  return dict && dict->items->size() == 1 && find_key(moved, "cpu");
-}
-
-std::vector<at::Tensor> tensors_in(const Value& list) {
-  std::vector<at::Tensor> tensors;
-  for (const Value& item : *sequence_items(list)) {
-    const auto* tensor = item.get_if<at::Tensor>();
-    tensors.push_back(tensor ? *tensor : at::Tensor());
-  }
-  return tensors;
-}
-
-// Of a call that moved no generator that was watched. Torch's tag says that an operator may draw in some of its calls
-// (dropout in evaluation draws nothing): it decides only where a generator could not be watched.
-bool is_known_as_random(OpCall& call, const RandomWatch& watch) {
-  if (draws_random_numbers(base_name(call.name), call.args(), call.kwargs())) return true;
-  return !watch.sees_all_generators() && call.op && call.op->hasTag(at::Tag::nondeterministic_seeded);
-}
 
 }  // namespace
 
@@ -128,6 +52,7 @@ struct CompareHook::Impl {
         rank(distributed_rank()),
         tolerances(ToleranceTable::from_environment()),
         report(options, rank),
+        sampling(options.first_n_per_signature, options.every_nth),
         pool(static_cast<size_t>(options.workers.get()), static_cast<size_t>(options.max_pending_mb << 20)) {}
 
   const ResolvedCompareOptions options;
@@ -136,18 +61,8 @@ struct CompareHook::Impl {
   CompareReport report;
   std::atomic<bool> left{false};  // no scope waits for the workers any more
 
-  std::mutex mutex;  // guards the members below
-  std::unordered_map<uint64_t, int64_t> per_signature;
-
+  CallSampling sampling;
   OrderedPool pool;  // last: its work uses the above
-
-  bool within_limits(uint64_t signature) {
-    if (options.first_n_per_signature == kNoLimit && options.every_nth == 1) return true;
-    std::lock_guard<std::mutex> lock(mutex);
-    const int64_t number = per_signature[signature]++;
-    if (number >= options.first_n_per_signature) return false;
-    return number % options.every_nth == 0;
-  }
 
   CallFacts facts_of(const ComparedState& compared) const;
   bool is_judged_at_once(const CallFacts& facts) const;
@@ -177,7 +92,7 @@ Wants CompareHook::wants() const {
 std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
   const uint64_t signature = signature_of(call);
-  if (!impl_->within_limits(signature)) {
+  if (!impl_->sampling.admits(signature)) {
     impl_->report.left_out();
     call.decline();
     return nullptr;
@@ -185,7 +100,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   auto state = std::make_unique<CompareState>();
   state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
   try {
-    wait_for_program(state->live, "before", call);
+    wait_for_program(kNames.tool, state->live, "before", call);
   } catch (const StopProgram&) {
     state->stop = std::current_exception();  // the program is stopped after its call
     return state;
@@ -220,32 +135,22 @@ void CompareHook::after(OpCall& call, HookState* state) {
 }
 
 CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
-  CallFacts facts;
-  facts.name = compared.call.name;
+  CallFacts facts = op_tools::facts_of(*compared.replayable, compared.call.name);
   facts.options.method = options.method;
   facts.options.tolerances = &tolerances;
   facts.options.golden = options.golden;
   facts.options.nan_equal = options.nan_equal;
   facts.options.strides = options.strides;
   facts.pass.of_graph = compared.is_graph;
-  facts.device.alone = compared.replayable->all_on_cpu() && !compared.is_graph;
-  facts.device.autocast = compared.replayable->autocast();
+  facts.device.alone = facts.device.alone && !compared.is_graph;
   const bool is_on_cuda = compared.call.device.starts_with("cuda");
   facts.device.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
   facts.device.approximated = is_on_cuda && has_trait(base_name(facts.name), OpTrait::kApproximatedByCudnn);
-  facts.device.names_device = compared.replayable->names_device();
   facts.random.drawn = compared.random;
-  facts.pass.in_transform = compared.replayable->in_transform();
-  facts.random.repeatable =
-      only_cpu_moved(compared.random_state) && !compared.is_graph;  // compilers draw in their own order
+  // Compilers draw in an order of their own.
+  facts.random.repeatable = only_cpu_state(compared.random_state) != nullptr && !compared.is_graph;
   facts.pass.goes_backward =
       options.gradients && compared.call.level == Level::kTorch && compared.replayable->wants_gradients();
-  const Values& in = *sequence_items(compared.replayable->inputs().value);
-  facts.args = in[0];
-  facts.kwargs = in[1];
-  facts.before = compared.replayable->tensors();
-  facts.memory.written_inputs = compared.replayable->written_inputs();
-  facts.memory.overlapping = compared.replayable->overlapping_inputs();
   return facts;
 }
 
@@ -297,7 +202,7 @@ void take_values(OpCall& call, const CompareState& state, size_t result_count, P
 void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   ComparedState& compared = *state.compared;
   compared.random_state = state.watch->moved();
-  compared.random = !compared.random_state.is<None>() || is_known_as_random(call, *state.watch);
+  compared.random = !compared.random_state.is<None>() || draws_unwatched(call, *state.watch);
   compared.meta = CallMeta::of(std::move(state.known), CallAfter::of(call, rank));
   compared.meta.stack = compared.call.stack;
   compared.call.module = compared.meta.module;
@@ -315,8 +220,8 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
     run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
   }
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
-  if (run.raised.empty()) wait_for_program(results, "after", call);
-  wait_for_program(state.live, "after", call);
+  if (run.raised.empty()) wait_for_program(kNames.tool, results, "after", call);
+  wait_for_program(kNames.tool, state.live, "after", call);
   run.record_memory(results, state.live);
   look_at_devices(results, state.live, *observed);
   if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
@@ -348,7 +253,7 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->at_once = is_judged_at_once(observed->facts);
   observed->run.raised = call.error;
   for (const Value& values : {call.args(), call.result()}) {
-    wait_for_program(flatten_tensors(values), "after the backward of", call);
+    wait_for_program(kNames.tool, flatten_tensors(values), "after the backward of", call);
   }
   if (observed->at_once) {
     // Read here and now: only tensors elsewhere have to be copied.
@@ -375,7 +280,7 @@ std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observe
 CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {
   const ComparedState& compared = *observed->state;
   const bool backward = observed->call.phase == Phase::kBackward;
-  const at::Tensor* state = observed->facts.random.repeatable ? cpu_state(compared) : nullptr;
+  const at::Tensor* state = only_cpu_state(compared.random_state);
   const bool beside = !observed->at_once;
   const RunAgain again = [&](const RunVariant& variant) {
     if (backward) {

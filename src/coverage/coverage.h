@@ -43,6 +43,7 @@ enum class Unjudged : uint8_t {
   kRaised,
   kNoForm,
   kNotSaved,
+  kNoBatch,
   kJudgeFailed,
   kCount
 };

@@ -45,6 +45,7 @@ constexpr Tokens<Unjudged> kUnjudged{{
     {"raised", "the call was ended by the program, or refused by autograd or a transform"},
     {"no_form", "a value that cannot be copied: no plain tensor memory"},
     {"not_saved", "the files have no such value"},
+    {"no_batch", "the call has no batch, or it is not known which of its dimensions that is"},
     {"judge_failed", "the comparison itself failed"},
 }};
 

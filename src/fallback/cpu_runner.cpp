@@ -50,7 +50,10 @@ Value map_leaves(const Value& value, const std::function<Value(const Value&)>& v
 MovedCall::MovedCall(const Value& args, const Value& kwargs, const Target& target)
     : moved_(all_tensors(args, kwargs), target, GradientsGo::kToEdges) {
   std::optional<c10::Device> from;
-  if (const auto device = device_of(all_tensors(args, kwargs)); device && *device != target.device) from = device;
+  const bool to_a_single_device = !target.device_of;  // else arguments that name a device mean it
+  if (const auto device = device_of(all_tensors(args, kwargs));
+      to_a_single_device && device && *device != target.device)
+    from = device;
   const auto visit = [&](const Value& value) -> Value {
     if (const auto* tensor = value.get_if<at::Tensor>()) {
       tensors_.push_back(moved_.copy_of(*tensor));
@@ -65,7 +68,7 @@ MovedCall::MovedCall(const Value& args, const Value& kwargs, const Target& targe
       return target.device;
     }
     if (const auto* generator = value.get_if<Generator>();
-        generator && target.device.is_cpu() && !generator->device.is_cpu()) {
+        generator && to_a_single_device && target.device.is_cpu() && !generator->device.is_cpu()) {
       return Generator{target.device, cpu_state_from(generator->state)};
     }
     return value;

@@ -115,6 +115,7 @@ class MovedTensors::Copier {
   struct Entry {
     at::Tensor original;
     at::ScalarType dtype;  // of the copy
+    c10::Device device;    // of the copy
     at::Tensor copy{};
     GradientEdge edge = nullptr;
   };
@@ -156,7 +157,7 @@ class MovedTensors::Copier {
     const bool number = original.unsafeGetTensorImpl()->is_wrapped_number();
     const at::ScalarType dtype =
         target_.cast && !number ? target_.cast(original.scalar_type()) : original.scalar_type();
-    entries_.push_back({original, dtype});
+    entries_.push_back({original, dtype, target_.device_of ? target_.device_of(original) : target_.device});
     by_original_.emplace(original.unsafeGetTensorImpl(), &entries_.back());
     if (shows_memory(original)) add_range(entries_.back().original);
   }
@@ -183,13 +184,13 @@ class MovedTensors::Copier {
 
   at::Tensor copy_of(const Entry& entry) {
     const at::Tensor& from = entry.original;
-    const bool in_place = from.device() == target_.device && from.scalar_type() == entry.dtype;
+    const bool in_place = from.device() == entry.device && from.scalar_type() == entry.dtype;
     if (in_place && !target_.fresh) return from;
     at::Tensor copy;
     if (from._is_zerotensor()) {
-      copy = at::_ops::_efficientzerotensor::call(from.sym_sizes(), entry.dtype, at::kStrided, target_.device, false);
+      copy = at::_ops::_efficientzerotensor::call(from.sym_sizes(), entry.dtype, at::kStrided, entry.device, false);
     } else if (!shows_memory(from)) {
-      copy = moved_plainly(from, entry.dtype, target_.device);
+      copy = moved_plainly(from, entry.dtype, entry.device);
     } else {
       Region& region = region_of(from);
       // A tensor that is contiguous in memory from an odd place on is copied as a region, for its alignment.
@@ -208,12 +209,12 @@ class MovedTensors::Copier {
     const at::Tensor& from = entry.original;
     // In memory of ours where no program gets to hold it. Not the largest: malloc, which gets less to do then, would
     // give memory back to the system that the operators want again.
-    const bool ours = target_.fresh && target_.device.is_cpu() && from.is_non_overlapping_and_dense() &&
+    const bool ours = target_.fresh && entry.device.is_cpu() && from.is_non_overlapping_and_dense() &&
                       static_cast<size_t>(from.numel()) * c10::elementSize(entry.dtype) <= kMostOfOurs;
     at::Tensor copy = ours ? private_empty_like(from, entry.dtype)
                            : at::_ops::empty_strided::call(from.sym_sizes(), from.sym_strides(), entry.dtype,
-                                                           at::kStrided, target_.device, std::nullopt);
-    if (from.is_cpu() && target_.device.is_cpu() && entry.dtype == at::kDouble && from.is_non_overlapping_and_dense() &&
+                                                           at::kStrided, entry.device, std::nullopt);
+    if (from.is_cpu() && entry.device.is_cpu() && entry.dtype == at::kDouble && from.is_non_overlapping_and_dense() &&
         is_widened_fast(from.scalar_type())) {
       load_float64(from.scalar_type(), without_bits(from).const_data_ptr(), 0, from.numel(),
                    copy.mutable_data_ptr<double>());
@@ -232,7 +233,7 @@ class MovedTensors::Copier {
     const at::Tensor& from = entry.original;
     if (!region.copy) copy_region(entry, region);
     at::Tensor copy = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(0)}), entry.dtype,
-                                                          at::kStrided, target_.device, std::nullopt, std::nullopt);
+                                                          at::kStrided, entry.device, std::nullopt, std::nullopt);
     const int64_t offset =
         from.numel() == 0 ? 0 : from.storage_offset() - static_cast<int64_t>(region.base / from.itemsize());
     copy.unsafeGetTensorImpl()->set_storage_keep_dtype(region.copy);
@@ -243,7 +244,7 @@ class MovedTensors::Copier {
   // Through the device's own operators, so that vendors with memory formats of their own give plain numbers: a flat
   // view over the range.
   void copy_region(const Entry& entry, Region& region) {
-    if (entry.dtype == entry.original.scalar_type() && entry.original.device() == target_.device &&
+    if (entry.dtype == entry.original.scalar_type() && entry.original.device() == entry.device &&
         is_shared_until_written(entry.original)) {
       region.copy = c10::Storage(c10::impl::cow::lazy_clone_storage(*entry.original.storage().unsafeGetStorageImpl()));
       memory_.emplace(region.copy.unsafeGetStorageImpl(), Memory{&entry, region.base});
@@ -256,8 +257,8 @@ class MovedTensors::Copier {
     const at::Tensor flat = at::_ops::as_strided::call(
         without_bits(*region.finest), c10::SymIntArrayRef({c10::SymInt(count)}), c10::SymIntArrayRef({c10::SymInt(1)}),
         c10::SymInt(static_cast<int64_t>(region.base / item)));
-    const at::Tensor copy = at::_ops::empty_memory_format::call(
-        c10::SymIntArrayRef({c10::SymInt(count)}), dtype, at::kStrided, target_.device, std::nullopt, std::nullopt);
+    const at::Tensor copy = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(count)}), dtype,
+                                                                at::kStrided, entry.device, std::nullopt, std::nullopt);
     at::_ops::copy_::call(const_cast<at::Tensor&>(copy), flat, /*non_blocking=*/false);
     bytes_ += copy.nbytes();
     region.copy = copy.storage();
@@ -279,7 +280,7 @@ class MovedTensors::Copier {
     const at::Tensor& tangent = entry.original._fw_grad(/*level=*/0);
     if (!to_originals || !tangent.defined()) return;
     c10::impl::ExcludeDispatchKeyGuard unseen(kInterceptorKey);
-    entry.copy._set_fw_grad(moved_plainly(tangent, entry.dtype, target_.device), /*level=*/0, /*is_inplace_op=*/false);
+    entry.copy._set_fw_grad(moved_plainly(tangent, entry.dtype, entry.device), /*level=*/0, /*is_inplace_op=*/false);
   }
 
   static std::shared_ptr<const SerialBackward> serial_for(const Entry& entry) {

@@ -33,6 +33,8 @@ struct Target {
   DtypeMap cast = nullptr;  // not for wrapped numbers (the 2 of `x + 2`), which take no part in type promotion
   // false: a tensor that is there already, in its dtype, is used as it is. true: it is copied too.
   bool fresh = false;
+  // The device of the copy of an original, for calls whose tensors are on several devices. Empty: `device`.
+  std::function<c10::Device(const at::Tensor&)> device_of = nullptr;
 };
 
 // Where the gradients of copies go that stand for tensors which require grad. A copy is never a leaf, so operators may

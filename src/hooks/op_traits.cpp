@@ -198,6 +198,8 @@ constexpr OpFamily kFamilies[] = {
      "_local_scalar_dense item is_nonzero"},
     {kChangesMemory, "it changes a tensor's memory or its place, not its numbers",
      "set_ resize_ resize_as_ _resize_output_ record_stream pin_memory _pin_memory set_data"},
+    {kReadsStorageOffset, "it names places in a tensor's memory",
+     "as_strided as_strided_ as_strided_copy as_strided_scatter"},
     {kUndeclaredView, "it gives a view of its input: nothing is computed", "_unsafe_view"},
     {kTakesCpuTensors, "indices or lengths may be on the CPU",
      "index index_put index_put_ _index_put_impl_ _pack_padded_sequence tensor_split _ctc_loss"},
@@ -429,13 +431,6 @@ bool is_word_of(std::string_view words, std::string_view word) {
   return is_word;
 }
 
-bool is_torchs_own(std::string_view op_name) {
-  for (const std::string_view of_torch : {"aten::", "torch.ops.aten.", "profiler::", "torch.ops.profiler."}) {
-    if (op_name.starts_with(of_torch)) return true;
-  }
-  return op_name.starts_with("torch.") && !op_name.starts_with("torch.ops.");
-}
-
 size_t place_of_word(std::string_view words, std::string_view word) {
   size_t count = 0, place = 0;
   each_word(words, [&](std::string_view candidate) {
@@ -454,6 +449,13 @@ bool is_true(const Value* value, bool otherwise) {
 }
 
 }  // namespace
+
+bool is_torchs_own(std::string_view op_name) {
+  for (const std::string_view of_torch : {"aten::", "torch.ops.aten.", "profiler::", "torch.ops.profiler."}) {
+    if (op_name.starts_with(of_torch)) return true;
+  }
+  return op_name.starts_with("torch.") && !op_name.starts_with("torch.ops.");
+}
 
 std::span<const OpFamily> op_families() {
   return kFamilies;
@@ -563,6 +565,8 @@ std::string_view trait_name(OpTrait trait) {
       return "needs_CPU_tensors";
     case kHasDefaultByDtype:
       return "has_a_default_by_dtype";
+    case kReadsStorageOffset:
+      return "reads_storage_offset";
     case kGradientReadsResult:
       return "gradient_reads_the_result";
   }

@@ -73,6 +73,7 @@ enum class OpTrait : uint8_t {
   kTakesIndices,             // along a dimension, in the argument at `place`
   kNeedsCpuTensors,          // the tensors behind the first are on the CPU, whatever the device
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
+  kReadsStorageOffset,       // its result depends on the place of a tensor in its storage
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
 };
 
@@ -96,6 +97,8 @@ inline bool has_trait(std::string_view base_name, OpTrait trait) {
 // aten::add_.Tensor -> add_, torch.nn.functional.linear -> linear, torch.Tensor.real.__get__ -> real,
 // torch.ops.aten.add.Tensor -> add
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
+// An operator or a function of torch's, not of another library.
+bool is_torchs_own(std::string_view op_name);
 // ADD_ and LINEAR, as they stand in the names of environment variables.
 OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
 

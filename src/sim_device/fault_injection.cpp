@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <thread>
@@ -132,6 +134,12 @@ bool change_input(const FaultInjection::Hit& hit, const std::vector<at::Tensor>&
   return false;
 }
 
+// Its memory begins inside of a line of the cache.
+bool begins_between_lines(const at::Tensor& tensor) {
+  constexpr uintptr_t kLine = 64;
+  return has_elements(tensor) && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine != 0;
+}
+
 // The kinds that make a result wrong. False: it is as it was.
 bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, const std::vector<at::Tensor>& inputs) {
   const double scale = hit.fault->scale();
@@ -156,6 +164,17 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
       return values::scale(result, scale, *hit.fault->options.size);
     case Kind::kNondeterministic:
       return values::noise(result, scale, hit.draw);
+    case Kind::kBatchSize:
+      return result.dim() > 0 && result.size(0) > 1 &&
+             values::scale(result, 1 + (scale - 1) * std::log2(static_cast<double>(result.size(0))));
+    case Kind::kBatchPosition:
+      return values::odd_rows(result, scale);
+    case Kind::kMisaligned:
+      return std::any_of(inputs.begin(), inputs.end(), begins_between_lines) && values::scale(result, scale);
+    case Kind::kEverySecond:
+      return hit.call % 2 == 1 && values::scale(result, scale);
+    case Kind::kBitFlip:
+      return values::flip_bit(result, hit.draw);
     case Kind::kLeak:
       return leak(result.nbytes());
     default:

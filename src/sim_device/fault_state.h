@@ -43,6 +43,11 @@ enum class Kind : uint8_t {
   kOutOfBounds,
   kLateWrite,
   kWrongGenerator,
+  kBatchSize,
+  kBatchPosition,
+  kMisaligned,
+  kEverySecond,
+  kBitFlip,
 };
 
 struct KindFacts {

@@ -23,7 +23,7 @@ constexpr const char* kRoundingVariable = "OP_TOOLS_SIM_ROUNDING";
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 21> kKinds{{
+constexpr std::array<KindFacts, 26> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -45,6 +45,11 @@ constexpr std::array<KindFacts, 21> kKinds{{
     {"out_of_bounds", Kind::kOutOfBounds, 0},
     {"late_write", Kind::kLateWrite, 0},
     {"wrong_generator", Kind::kWrongGenerator, 0},
+    {"batch_size", Kind::kBatchSize, 1.00001},
+    {"batch_position", Kind::kBatchPosition, 1.00001},
+    {"misaligned", Kind::kMisaligned, 1.00001},
+    {"every_second", Kind::kEverySecond, 1.00001},
+    {"bit_flip", Kind::kBitFlip, 0},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

@@ -67,6 +67,23 @@ bool scale(const at::Tensor& result, double scale, int64_t from) {
   return replace(result, wrong);
 }
 
+bool odd_rows(const at::Tensor& result, double scale) {
+  if (result.dim() == 0 || result.size(0) < 2) return false;
+  const at::Tensor wrong = flat_copy(result).view(result.sizes());
+  for (int64_t row = 1; row < result.size(0); row += 2) make_wrong(wrong.select(0, row), scale);
+  return replace(result, wrong);
+}
+
+bool flip_bit(const at::Tensor& result, uint64_t draw) {
+  if (result.numel() == 0) return false;
+  const at::Tensor wrong = flat_copy(result);
+  auto* const bytes = static_cast<unsigned char*>(wrong.mutable_data_ptr());
+  const bool is_bool = result.scalar_type() == at::kBool;  // of eight bits a single bit is its value
+  const uint64_t bit = is_bool ? draw % wrong.nbytes() * 8 : draw % (wrong.nbytes() * 8);
+  bytes[bit / 8] = static_cast<unsigned char>(bytes[bit / 8] ^ (1u << (bit % 8)));
+  return replace(result, wrong);
+}
+
 bool element(const at::Tensor& result, double scale, uint64_t draw) {
   const int64_t count = result.numel();
   if (count == 0) return false;

@@ -11,6 +11,10 @@ namespace op_tools::sim_device::values {
 
 // Every element from `from` on: floating ones times `scale`, integers plus 1, booleans flipped.
 bool scale(const at::Tensor& result, double scale, int64_t from = 0);
+// The rows of the first dimension at odd places, as scale.
+bool odd_rows(const at::Tensor& result, double scale);
+// A bit of an element.
+bool flip_bit(const at::Tensor& result, uint64_t draw);
 // An element, chosen by `draw`: as scale, and a zero becomes scale - 1.
 bool element(const at::Tensor& result, double scale, uint64_t draw);
 // An element becomes `value`; only floating and complex results can hold one.

@@ -89,7 +89,22 @@ ROOMS = {
     ),
     "compare/rerun": Room(
         "running a call again: on the CPU, in float64, backward",
-        {"base", "tensor", "hooks", "calls", "fallback", "compare/metrics"},
+        {"base", "tensor", "hooks", "calls", "timing", "fallback", "compare/metrics"},
+    ),
+    "invariance": Room(
+        "OpInvariance: has a call the same bits when it is run again, in other memory, in another batch?",
+        {
+            "base",
+            "tensor",
+            "report",
+            "coverage",
+            "hooks",
+            "calls",
+            "fallback",
+            "compare/metrics",
+            "compare/rerun",
+            "compare",
+        },
     ),
     "compare": Room(
         "OpAutoCompare: verdict, report",

@@ -21,7 +21,7 @@ from op_tools._tools.tool_classes import tool_classes
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 LEVELS = ["torch", "aten"]
-TOOLS = [op_tools.OpAutoCompare, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
+TOOLS = [op_tools.OpAutoCompare, op_tools.OpInvariance, op_tools.OpOverflowCheck, op_tools.OpMemoryCheck]
 WITHOUT_VERDICT = [one for one in tool_classes().values() if one not in TOOLS]
 WITH_FOLDER = [*TOOLS, op_tools.OpCapture, op_tools.OpTimeMeasure, op_tools.OpObserve]
 

@@ -89,6 +89,7 @@ RULES = {
             "src/hooks/written_inputs.cpp",
             # Namespaces and overloads, taken apart: no classes of operators.
             "src/base/op_filter.cpp",
+            "src/hooks/batch_form.cpp",
             "src/calls/capture_paths.cpp",
             "src/calls/stored_calls.cpp",
             "src/runs/collective_results.cpp",

@@ -15,6 +15,7 @@ TOOLS = [
     op_tools.OpTimeMeasure,
     op_tools.OpObserve,
     op_tools.OpOverflowCheck,
+    op_tools.OpInvariance,
     op_tools.OpRecord,
     op_tools.OpFallback,
     op_tools.OpDtypeCast,

@@ -14,7 +14,8 @@ import op_tools.sim_device as sim
 
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
-    "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator"
+    "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator "
+    "batch_size batch_position misaligned every_second bit_flip"
 )
 
 
@@ -50,6 +51,27 @@ def test_scale_multiplies_the_result():
     assert different(untouched, host + host) == 0
     assert fault.hits == 1 and fault.log == [("aten::mm", 0)]
     assert different(torch.mm(x, x), torch.mm(host, host)) == 0, "after the block all is right again"
+
+
+def test_faults_of_invariance_depend_on_rows_places_and_calls():
+    host, x = pair(4, 6)
+    with sim.fault("batch_size", ops="aten::sqrt", scale=1.5):
+        assert different(torch.sqrt(x[:1]), host[:1].sqrt()) == 0
+        torch.testing.assert_close(torch.sqrt(x * x).cpu(), host.abs() * 2)  # 1 + 0.5 log2(4)
+    with sim.fault("batch_position", ops="aten::sqrt", scale=1.5):
+        result = torch.sqrt(x * x).cpu() / host.abs()
+    torch.testing.assert_close(result, torch.tensor([[1.0], [1.5], [1.0], [1.5]]).expand(4, 6))
+    with sim.fault("misaligned", ops="aten::neg", scale=1.5) as fault:
+        torch.neg(x)
+        assert fault.hits == 0
+        torch.neg(x.flatten()[1:])
+        assert fault.hits == 1
+    with sim.fault("every_second", ops="aten::neg", scale=1.5):
+        assert [different(torch.neg(x), -host) > 0 for _ in range(4)] == [False, True, False, True]
+    with sim.fault("bit_flip", ops="aten::neg", seed=2):
+        flipped = torch.neg(x).cpu().view(torch.int32) ^ (-host).view(torch.int32)
+    assert flipped.count_nonzero() == 1
+    assert int(flipped.abs().max()).bit_count() == 1 or flipped.min() == -(2**31)
 
 
 def test_element_makes_one_element_wrong():

@@ -332,6 +332,10 @@ COMMANDS = {
         tool(lambda _: op_tools.OpOverflowCheck(output_dir="out")),
         {**_OF_TOOLS, "no values": Never("it asks values whether they are finite, and compares none")},
     ),
+    "run --invariance": (
+        tool(lambda _: op_tools.OpInvariance(output_dir="out")),
+        {**_OF_TOOLS, "no values": "results have no verdict"},
+    ),
     "run --memory": (
         tool(lambda _: op_tools.OpMemoryCheck(output_dir="out")),
         {**_OF_TOOLS, "no values": Never("it looks at memory, not at values")},

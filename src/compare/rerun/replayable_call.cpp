@@ -19,12 +19,19 @@
 namespace op_tools {
 namespace {
 
-// The dispatcher's keys for a run on the CPU in the state of the program's call: autograd and autocast as they were
-// there, nothing of modes and transforms, and never us.
-c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet& program, bool autocast) {
+// The dispatcher's keys for a run in the state of the program's call: autograd and autocast as they were there, nothing
+// of modes and transforms, and never us.
+c10::impl::LocalDispatchKeySet without_modes(const c10::impl::LocalDispatchKeySet& program) {
   c10::impl::LocalDispatchKeySet keys = program;
   keys.included_ = keys.included_ - kModeKeys;
-  keys.excluded_ = keys.excluded_ | kModeKeys | c10::autocast_dispatch_keyset;
+  keys.excluded_ = keys.excluded_ | kModeKeys;
+  return keys;
+}
+
+// The same on the CPU, whose autocast stands for that of the call's device.
+c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet& program, bool autocast) {
+  c10::impl::LocalDispatchKeySet keys = without_modes(program);
+  keys.excluded_ = keys.excluded_ | c10::autocast_dispatch_keyset;
   if (autocast) keys.excluded_ = keys.excluded_.remove(c10::DispatchKey::AutocastCPU);
   return keys;
 }
@@ -94,24 +101,36 @@ ReplayableCall::ReplayableCall(OpCall& call)
     run_ = [runner](const CallArguments& arguments) { return runner->run(arguments.args, arguments.kwargs); };
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
-  c10::Device device(c10::kCPU);
   for (const TensorMeta& facts : inputs_.tensors) {
-    if (!facts.device.is_cpu()) device = facts.device;
+    if (!facts.device.is_cpu()) device_ = facts.device;
     wants_gradients_ = wants_gradients_ || (grad_enabled_ && facts.requires_grad);
+    devices_.push_back(facts.device);
   }
   const Values& items = *sequence_items(inputs_.value);
-  ArgumentsOnCpu moved = arguments_on_cpu({items[0], items[1], {}}, device);
-  arguments_ = std::move(moved.arguments);
-  names_device_ = moved.names_device;
-  if (moved.elsewhere) device = *moved.elsewhere;
-  all_on_cpu_ = device.is_cpu();
-  tensors_ = flatten_tensors(inputs_.value);
-  overlapping_ = reads_what_it_writes(tensors_, written_);
-  arguments_ = with_memory_of_their_own(arguments_, overlapping_);
+  take({items[0], items[1], {}});
   share_until_written(tensors_);
   // At the aten level autocast has cast already, but not for the inner calls of an operator that is made of others.
   if (level_ == Level::kAten && !(call.op && is_made_of_others(*call.op))) return;
-  autocast_ = autocast_dtype(device.type(), keys_.excluded_);
+  autocast_ = autocast_dtype(device_.type(), keys_.excluded_);
+}
+
+void ReplayableCall::take(CallArguments as_given) {
+  as_given_ = std::move(as_given);
+  ArgumentsOnCpu moved = arguments_on_cpu(as_given_, device_);
+  arguments_ = std::move(moved.arguments);
+  names_device_ = moved.names_device;
+  if (moved.elsewhere) device_ = *moved.elsewhere;
+  all_on_cpu_ = device_.is_cpu();
+  inputs_.value = make_tuple({as_given_.args, as_given_.kwargs});
+  tensors_ = flatten_tensors(inputs_.value);
+  overlapping_ = reads_what_it_writes(tensors_, written_);
+  arguments_ = with_memory_of_their_own(arguments_, overlapping_);
+}
+
+ReplayableCall ReplayableCall::with_inputs(const std::function<at::Tensor(const at::Tensor&)>& copy_of) const {
+  ReplayableCall other(*this);
+  other.take(with_copies(as_given_, copy_of));
+  return other;
 }
 
 ReplayableCall::ReplayableCall(Saved call)
@@ -132,8 +151,9 @@ ReplayableCall::ReplayableCall(Saved call)
 // Autograd and autocast as the program had them.
 void ReplayableCall::with_program_state(const RunVariant& variant, const std::function<void()>& work) const {
   if (level_ != Level::kTorch) return work();
-  const bool autocast = autocast_ && variant.in_own_dtypes();
-  const auto keys = keys_for_cpu(keys_, autocast);
+  const bool on_device = variant.kind == RunVariant::Kind::kOnDevice;
+  const bool autocast = autocast_ && variant.in_own_dtypes() && !on_device;
+  const auto keys = on_device ? without_modes(keys_) : keys_for_cpu(keys_, autocast);
   const c10::InferenceMode mode(inference_mode_);  // first: it sets grad mode and keys, too
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
@@ -166,6 +186,13 @@ std::string ReplayableCall::why_not() const {
   return family ? std::string(family->why) : std::string();
 }
 
+RunOutcome ReplayableCall::run_on_device(const RunVariant& variant, const Value& random_states,
+                                         const std::vector<at::Tensor>* output_gradients) const {
+  const DeviceStreamGuard streams(random_states);
+  const Value* on_cpu = find_key(random_states, "cpu");
+  return run(variant, output_gradients, on_cpu ? on_cpu->get_if<at::Tensor>() : nullptr);
+}
+
 RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients,
                                const at::Tensor* random_state, bool beside_program) const {
   RunOutcome run;
@@ -179,7 +206,9 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     // Copies are ordinary tensors, whose writes are counted, whatever mode the program is in.
     const c10::InferenceMode ordinary(false);
     const InternalGuard ours;
-    const auto inputs = std::make_shared<const VariantInputs>(arguments_, name_, variant, autocast_);
+    const bool on_device = variant.kind == RunVariant::Kind::kOnDevice;
+    const auto inputs =
+        std::make_shared<const VariantInputs>(on_device ? as_given_ : arguments_, name_, variant, autocast_, devices_);
     run.made_from = inputs;
     run.inputs = inputs->tensors();
     const std::vector<at::Tensor> arriving =

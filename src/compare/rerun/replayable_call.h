@@ -49,12 +49,21 @@ class OP_TOOLS_API ReplayableCall {
 
   explicit ReplayableCall(OpCall& call);
   explicit ReplayableCall(Saved call);
+  // The same call of other inputs, in the devices of the first: those for which `copy_of` gives a tensor (on the CPU).
+  // Of a live call only.
+  ReplayableCall with_inputs(const std::function<at::Tensor(const at::Tensor&)>& copy_of) const;
 
   // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator):
   // the operator draws from there. The CPU's own random stream stays where it is. `beside_program`: the
   // program's thread may draw while this runs; only for calls that draw nothing.
   RunOutcome run(const RunVariant& variant, const std::vector<at::Tensor>* output_gradients = nullptr,
                  const at::Tensor* random_state = nullptr, bool beside_program = false) const;
+
+  // The same where the program ran the call (RunVariant::Kind::kOnDevice), from its own device's streams of random
+  // numbers: `random_states`, Dict {device: state before the call} of the generators that moved. In the program's
+  // thread; the streams stay where they are. Of a live call only.
+  RunOutcome run_on_device(const RunVariant& variant, const Value& random_states,
+                           const std::vector<at::Tensor>* output_gradients = nullptr) const;
 
   // The backward pass of a run that went forward; its graph is used up.
   RunOutcome backward(RunOutcome forward, const RunVariant& variant,
@@ -75,6 +84,7 @@ class OP_TOOLS_API ReplayableCall {
   const std::vector<bool>& overlapping_inputs() const { return overlapping_; }
 
  private:
+  void take(CallArguments as_given);
   std::string why_not() const;
   void with_program_state(const RunVariant& variant, const std::function<void()>& work) const;
 
@@ -89,7 +99,10 @@ class OP_TOOLS_API ReplayableCall {
   std::vector<bool> written_;  // by input tensor: known before the call
   std::vector<bool> overlapping_;
   Snapshot inputs_;
-  CallArguments arguments_;  // the copies, devices among the arguments being the CPU
+  CallArguments arguments_;           // the copies, devices among the arguments being the CPU
+  CallArguments as_given_;            // the copies, devices among the arguments as the program named them
+  std::vector<c10::Device> devices_;  // of the program's tensors
+  c10::Device device_ = c10::kCPU;    // that is not the CPU, if there is any
   std::vector<at::Tensor> tensors_;
   Operator run_;  // empty: the call cannot be run again
 };

@@ -14,6 +14,15 @@ const void* memory_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+std::vector<at::Tensor> tensors_in(const Value& sequence) {
+  std::vector<at::Tensor> tensors;
+  for (const Value& item : *sequence_items(sequence)) {
+    const auto* tensor = item.get_if<at::Tensor>();
+    tensors.push_back(tensor ? *tensor : at::Tensor());
+  }
+  return tensors;
+}
+
 void RunOutcome::record_memory(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live_inputs) {
   aliases.assign(results.size(), {});
   strides.assign(results.size(), {});

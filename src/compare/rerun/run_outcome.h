@@ -16,6 +16,9 @@ namespace op_tools {
 
 class VariantInputs;
 
+// Of the items of a sequence; undefined: an item that is none.
+OP_TOOLS_API std::vector<at::Tensor> tensors_in(const Value& sequence);
+
 struct RunOutcome {
   std::string raised;      // the operator's exception; empty when it returned
   std::string impossible;  // why it could not be run at all
@@ -49,8 +52,9 @@ struct RunVariant {
     kMeta,              // without data: torch's own account of the results' forms
     kWideIntegers,      // on the CPU, integers in 64 bits
     kMiddleIntegers,    // on the CPU, integers in 32 bits
+    kOnDevice,          // where the program ran it, in its own dtypes, from inputs in fresh memory
   };
-  bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed; }
+  bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kOnDevice; }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
            kind == Kind::kFloat64Gaps;

@@ -205,24 +205,6 @@ CallArguments with_defaults_of_dtype(CallArguments call, std::string_view name) 
   return call;
 }
 
-// The call with some of its tensors replaced by copies, wherever they stand: args, kwargs and the aten call have the
-// same tensors. `copy_of`: undefined: the tensor stays.
-CallArguments with_copies(const CallArguments& call, const std::function<at::Tensor(const at::Tensor&)>& copy_of) {
-  std::map<const c10::TensorImpl*, at::Tensor> copies;
-  const auto replaced = [&](const at::Tensor& tensor) -> Value {
-    if (!tensor.defined()) return tensor;
-    const auto [place, is_new] = copies.try_emplace(tensor.unsafeGetTensorImpl());
-    if (is_new) {
-      const at::Tensor copy = copy_of(tensor);
-      place->second = copy.defined() ? copy.set_requires_grad(tensor.requires_grad()) : tensor;
-    }
-    return place->second;
-  };
-  const Value all = map_tensors(make_tuple({call.args, call.kwargs, call.aten}), replaced);
-  const Values& parts = *sequence_items(all);
-  return {parts[0], parts[1], parts[2]};
-}
-
 constexpr int64_t kMostElements = int64_t{1} << 24;  // of a copy
 
 bool has_floating_elements(const at::Tensor& tensor) {
@@ -289,6 +271,7 @@ DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> aut
     case RunVariant::Kind::kReference:
     case RunVariant::Kind::kPerturbed:
     case RunVariant::Kind::kMeta:
+    case RunVariant::Kind::kOnDevice:
       return nullptr;
     case RunVariant::Kind::kFloat32Perturbed:
       return &without_16_bits;
@@ -304,9 +287,20 @@ DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> aut
   }
 }
 
-MovedCall moved_call(const CallArguments& call, const RunVariant& variant, std::optional<c10::ScalarType> autocast) {
+// `devices`: by input tensor; used by kOnDevice.
+MovedCall moved_call(const CallArguments& call, const RunVariant& variant, std::optional<c10::ScalarType> autocast,
+                     const std::vector<c10::Device>& devices) {
   const bool has_data = variant.kind != RunVariant::Kind::kMeta;
-  const Target target{.device = has_data ? c10::kCPU : c10::kMeta, .cast = dtypes_of(variant, autocast), .fresh = true};
+  Target target{.device = has_data ? c10::kCPU : c10::kMeta, .cast = dtypes_of(variant, autocast), .fresh = true};
+  if (variant.kind == RunVariant::Kind::kOnDevice) {
+    std::map<const c10::TensorImpl*, c10::Device> by_tensor;
+    const std::vector<at::Tensor> tensors = tensors_of(call);
+    if (tensors.size() != devices.size()) throw Error("the devices of its tensors are not known");
+    for (size_t i = 0; i < tensors.size(); ++i) by_tensor.try_emplace(tensors[i].unsafeGetTensorImpl(), devices[i]);
+    target.device_of = [by_tensor = std::move(by_tensor)](const at::Tensor& tensor) {
+      return by_tensor.at(tensor.unsafeGetTensorImpl());
+    };
+  }
   return {make_tuple({call.args, call.kwargs, call.aten}), make_dict({}), target};
 }
 
@@ -373,6 +367,22 @@ c10::ScalarType golden_dtype(c10::ScalarType dtype) {
   return rounding_of(dtype).unit > 0 ? c10::ScalarType::Double : dtype;
 }
 
+CallArguments with_copies(const CallArguments& call, const std::function<at::Tensor(const at::Tensor&)>& copy_of) {
+  std::map<const c10::TensorImpl*, at::Tensor> copies;
+  const auto replaced = [&](const at::Tensor& tensor) -> Value {
+    if (!tensor.defined()) return tensor;
+    const auto [place, is_new] = copies.try_emplace(tensor.unsafeGetTensorImpl());
+    if (is_new) {
+      const at::Tensor copy = copy_of(tensor);
+      place->second = copy.defined() ? copy.set_requires_grad(tensor.requires_grad()) : tensor;
+    }
+    return place->second;
+  };
+  const Value all = map_tensors(make_tuple({call.args, call.kwargs, call.aten}), replaced);
+  const Values& parts = *sequence_items(all);
+  return {parts[0], parts[1], parts[2]};
+}
+
 std::vector<bool> reads_what_it_writes(const std::vector<at::Tensor>& tensors, const std::vector<bool>& written) {
   std::vector<bool> marks;
   if (written.size() != tensors.size()) return marks;
@@ -399,11 +409,11 @@ CallArguments with_memory_of_their_own(const CallArguments& call, const std::vec
 }
 
 VariantInputs::VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
-                             std::optional<c10::ScalarType> autocast)
+                             std::optional<c10::ScalarType> autocast, const std::vector<c10::Device>& devices)
     : variant_(variant),
       autocast_(autocast),
       gradient_reads_result_(has_trait(base_name(name), OpTrait::kGradientReadsResult)),
-      moved_(moved_call(prepared(recorded, name, variant), variant, autocast)) {
+      moved_(moved_call(prepared(recorded, name, variant), variant, autocast, devices)) {
   const Values& parts = *sequence_items(moved_.args());
   arguments_ = {parts[0], parts[1], parts[2]};
   if (variant.in_float64()) arguments_ = without_half_to_float(std::move(arguments_), base_name(name));

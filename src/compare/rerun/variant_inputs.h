@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ struct CallArguments {
   Value aten;
 };
 
+// The call with some of its tensors replaced by copies, wherever they stand: args, kwargs and the aten call have the
+// same tensors. `copy_of`: undefined: the tensor stays.
+CallArguments with_copies(const CallArguments& call, const std::function<at::Tensor(const at::Tensor&)>& copy_of);
+
 // float64 for every inexact dtype, complex128 for complex ones, others as they are.
 OP_TOOLS_API c10::ScalarType golden_dtype(c10::ScalarType dtype);
 
@@ -38,9 +43,9 @@ class OP_TOOLS_API VariantInputs {
  public:
   // `name`: of the operator. `autocast`: the dtype to which the call casts its inputs, where it does. Throws Error
   // when the variant would be the same as kFloat64 (kFloat32Scalars without such scalars) or a tensor has no plain
-  // data.
+  // data. `devices`: for kOnDevice, by tensor index of (args, kwargs).
   VariantInputs(const CallArguments& recorded, std::string_view name, const RunVariant& variant,
-                std::optional<c10::ScalarType> autocast);
+                std::optional<c10::ScalarType> autocast, const std::vector<c10::Device>& devices = {});
 
   const CallArguments& arguments() const { return arguments_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // by tensor index of (args, kwargs)

@@ -1,0 +1,438 @@
+#include "invariance/call_invariance.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "calls/random_state.h"
+#include "compare/call_judge.h"
+#include "compare/metrics/tolerance.h"
+#include "hooks/op_traits.h"
+#include "tensor/exception_text.h"
+#include "tensor/internal_guard.h"
+#include "tensor/plain_tensor.h"
+#include "tensor/tensor_bits.h"
+
+namespace op_tools {
+namespace {
+
+constexpr int64_t kRunsToTell = 8;  // a single fault from a result that never repeats
+
+constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
+    {"repeat", "the same inputs again"},
+    {"memory", "the same inputs at another alignment in memory, or without gaps between them"},
+    {"batch", "a row in a batch of another size"},
+    {"position", "a row at another position of the batch"},
+}};
+
+constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
+    {"unknown", "nothing says which of the two is right"},
+    {"both right", "both are right within rounding"},
+    {"program wrong", "the program's result is wrong, the other is right"},
+    {"other wrong", "the program's result is right, the other is wrong"},
+    {"both wrong", "both are wrong"},
+}};
+
+// The rows, without gaps, the dimensions in the order of the tensor's strides: kernels choose their path by it. On the
+// CPU.
+at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
+  const at::Tensor index = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
+  std::copy(rows.begin(), rows.end(), index.mutable_data_ptr<int64_t>());
+  const at::Tensor picked = on_cpu(tensor.detach()).index_select(0, index);
+  std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  std::vector<int64_t> strides(order.size(), 1);
+  int64_t stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    strides[static_cast<size_t>(*dim)] = stride;
+    stride *= std::max<int64_t>(1, picked.size(*dim));
+  }
+  const at::Tensor copy = at::empty_strided(picked.sizes(), strides, picked.options().requires_grad(false));
+  copy.copy_(picked);
+  return copy;
+}
+
+// The same elements and strides, an element further from an address that 64 divides: kernels begin, and end, with other
+// elements beside those that they take several at once. Undefined: it stays where it is.
+at::Tensor with_other_alignment(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.is_conj() ||
+      tensor.is_neg() || tensor.numel() == 0 || tensor.dim() == 0 || !tensor.is_non_overlapping_and_dense()) {
+    return {};
+  }
+  const int64_t places = std::max<int64_t>(1, 64 / static_cast<int64_t>(tensor.itemsize()));
+  const int64_t offset = (tensor.storage_offset() + 1) % places;
+  const at::Tensor memory = at::empty({tensor.numel() + offset}, tensor.options().requires_grad(false));
+  const at::Tensor copy = memory.as_strided(tensor.sizes(), tensor.strides(), offset);
+  copy.copy_(tensor.detach());
+  return copy;
+}
+
+std::vector<int64_t> first_rows(int64_t count, int64_t of) {
+  std::vector<int64_t> rows(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) rows[static_cast<size_t>(i)] = i % of;
+  return rows;
+}
+
+std::vector<at::Tensor> narrowed(std::vector<at::Tensor> tensors, int64_t rows) {
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined()) tensor = on_cpu(tensor).narrow(0, 0, rows);
+  }
+  return tensors;
+}
+
+Rightness rightness_of(Verdict program, Verdict other) {
+  if (program == Verdict::kNotJudged || other == Verdict::kNotJudged) return Rightness::kUnknown;
+  if (program == Verdict::kAgrees) {
+    return other == Verdict::kAgrees ? Rightness::kBothRight : Rightness::kOtherWrong;
+  }
+  return other == Verdict::kAgrees ? Rightness::kProgramWrong : Rightness::kBothWrong;
+}
+
+}  // namespace
+
+Token token_of(Relation relation) {
+  return kRelations[static_cast<size_t>(relation)];
+}
+
+Token token_of(Rightness rightness) {
+  return kRightness[static_cast<size_t>(rightness)];
+}
+
+// Rows that run together, and which of them are compared with the program's.
+struct CallInvariance::Rows {
+  std::vector<int64_t> rows;
+  int64_t compared;  // the first so many
+  int64_t from, to;  // sizes of batches with other bits, for the search where it begins
+  std::string text;
+};
+
+std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<uintptr_t> alignments;
+  for (const at::Tensor& tensor : tensors) {
+    std::string type;
+    const bool has_memory = tensor.defined() && tensor.layout() == at::kStrided && tensor.numel() > 0 &&
+                            !tensor._is_zerotensor() && why_not_plain(tensor, &type).empty();
+    alignments.push_back(has_memory ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 : 0);
+  }
+  return alignments;
+}
+
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+                                            const std::string& reason) {
+  std::vector<Relation> relations{Relation::kRepeat};
+  if (options.alignment) relations.push_back(Relation::kMemory);
+  if (options.batch && phase == Phase::kForward) {
+    relations.insert(relations.end(), {Relation::kBatch, Relation::kPosition});
+  }
+  std::vector<RelationVerdict> verdicts;
+  for (const Relation relation : relations) {
+    verdicts.push_back({relation, Verdict::kNotJudged, why, reason, std::nullopt});
+  }
+  return verdicts;
+}
+
+CallInvariance::CallInvariance(const ReplayableCall& call, std::string_view name, const ObservedRun& observed,
+                               const ResolvedInvarianceOptions& options)
+    : call_(call), name_(name), observed_(observed), options_(options), program_(values_of(observed.outcome)) {}
+
+std::vector<RelationVerdict> CallInvariance::judge() {
+  // Copies are ordinary tensors, whatever mode the program is in.
+  const c10::InferenceMode ordinary(false);
+  const InternalGuard ours;
+  try {
+    ask();
+  } catch (const std::exception& error) {
+    verdicts_ =
+        nothing_judged(options_, phase(), Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+  }
+  return std::move(verdicts_);
+}
+
+void CallInvariance::ask() {
+  const auto is_there = [](const at::Tensor& tensor) { return tensor.defined(); };
+  if (std::none_of(program_.begin(), program_.end(), is_there)) return;  // nothing was computed
+  if (!ask_repeat()) return;
+  if (options_.alignment) ask_memory();
+  if (options_.batch && !observed_.output_gradients) ask_batch();
+}
+
+void CallInvariance::agree(Relation relation) {
+  verdicts_.push_back({relation, Verdict::kAgrees, {}, "", std::nullopt});
+}
+
+void CallInvariance::leave(Relation relation, Unjudged why, std::string reason) {
+  verdicts_.push_back({relation, Verdict::kNotJudged, why, std::move(reason), std::nullopt});
+}
+
+void CallInvariance::leave_batch(Unjudged why, const std::string& reason) {
+  leave(Relation::kBatch, why, reason);
+  leave(Relation::kPosition, why, reason);
+}
+
+void CallInvariance::vary(Relation relation, Variation variation) {
+  verdicts_.push_back({relation, Verdict::kDiffers, {}, "", std::move(variation)});
+}
+
+// Results, then the inputs that the call wrote; of a backward pass the gradients. Undefined: it is not compared.
+CallInvariance::Tensors CallInvariance::values_of(const RunOutcome& outcome) const {
+  Tensors values;
+  if (observed_.output_gradients) {
+    values = outcome.gradients;
+  } else {
+    values = flatten_tensors(outcome.result);
+    for (size_t i = 0; i < values.size() && i < observed_.compared.size(); ++i) {
+      if (!observed_.compared[i]) values[i] = at::Tensor();
+    }
+    const std::vector<bool>& written = observed_.outcome.written;
+    for (size_t i = 0; i < outcome.inputs.size(); ++i) {
+      values.push_back(i < written.size() && written[i] ? outcome.inputs[i] : at::Tensor());
+    }
+  }
+  for (at::Tensor& value : values) {
+    std::string type;
+    if (value.defined() && !why_not_copied(value, &type).empty()) value.reset();
+  }
+  return values;
+}
+
+std::optional<CallInvariance::Tensors> CallInvariance::again(const ReplayableCall& call, std::string* why,
+                                                             RunOutcome* outcome) {
+  RunOutcome run =
+      call.run_on_device({RunVariant::Kind::kOnDevice}, observed_.random_states, observed_.output_gradients);
+  if (!run.returned()) {
+    if (why) *why = run.impossible.empty() ? "it raises when it is run again: " + run.raised : run.impossible;
+    return std::nullopt;
+  }
+  Tensors values = values_of(run);
+  if (outcome) *outcome = std::move(run);
+  return values;
+}
+
+// False: there is no more to be asked.
+bool CallInvariance::ask_repeat() {
+  Variation variation;
+  std::vector<Tensors> kinds;  // of other bits than the program's
+  RunOutcome other;
+  std::string why;
+  const auto run = [&] {
+    RunOutcome outcome;
+    const std::optional<Tensors> values = again(call_, &why, &outcome);
+    if (!values) return false;
+    ++variation.runs;
+    const std::optional<BitDifference> difference = bit_difference(program_, *values);
+    if (!difference) return true;
+    if (variation.other_runs++ == 0) {
+      variation.difference = *difference;
+      other = std::move(outcome);
+    }
+    const auto is_same = [&](const Tensors& kind) { return !bit_difference(kind, *values); };
+    if (std::none_of(kinds.begin(), kinds.end(), is_same)) kinds.push_back(*values);
+    return true;
+  };
+  while (variation.runs < options_.repeats) {
+    if (run()) continue;
+    verdicts_ = nothing_judged(options_, phase(), Unjudged::kNoReference, why);
+    return false;
+  }
+  if (variation.other_runs == 0) {
+    agree(Relation::kRepeat);
+    return true;
+  }
+  while (variation.runs < kRunsToTell && run()) {
+  }
+  const bool program_alone = variation.other_runs == variation.runs && kinds.size() == 1;
+  variation.rightness = rightness(call_, other);
+  // Copies of inputs that do not fill their memory, or lie at odd addresses, may lie at others.
+  if (program_alone && alignments_of(other.inputs) != observed_.alignments) {
+    vary(Relation::kMemory, std::move(variation));
+    return false;
+  }
+  variation.transient = variation.other_runs == 1 || program_alone;
+  vary(Relation::kRepeat, std::move(variation));
+  return false;
+}
+
+void CallInvariance::ask_memory() {
+  if (!call_.overlapping_inputs().empty()) {
+    return leave(Relation::kMemory, Unjudged::kNoForm, "it reads memory that it writes, at other places");
+  }
+  if (has_trait(base_name(name_), OpTrait::kReadsStorageOffset)) {
+    return leave(Relation::kMemory, Unjudged::kNoForm, "its arguments name places in memory");
+  }
+  bool any = false;
+  const ReplayableCall moved = call_.with_inputs([&](const at::Tensor& tensor) {
+    at::Tensor copy = with_other_alignment(tensor);
+    any = any || copy.defined();
+    return copy;
+  });
+  if (!any) return;  // nothing that could lie elsewhere
+  std::string why;
+  Variation variation;
+  RunOutcome outcome;
+  const std::optional<Tensors> values = again(moved, &why, &outcome);
+  if (!values) return leave(Relation::kMemory, Unjudged::kNoReference, why);
+  const std::optional<BitDifference> difference = bit_difference(program_, *values);
+  if (!difference) return agree(Relation::kMemory);
+  variation.difference = *difference;
+  variation.rightness = rightness(moved, outcome);
+  // Is it the memory, or does the call not repeat?
+  const std::optional<Tensors> same = again(call_), moved_again = again(moved);
+  const bool repeats =
+      same && moved_again && !bit_difference(program_, *same) && !bit_difference(*values, *moved_again);
+  variation.transient = !repeats;
+  vary(repeats ? Relation::kMemory : Relation::kRepeat, std::move(variation));
+}
+
+ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
+  const std::vector<at::Tensor>& tensors = call_.tensors();
+  return call_.with_inputs([&](const at::Tensor& tensor) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (form_.of[i] && tensors[i].is_same(tensor)) return rows_of(tensor, rows);
+    }
+    return at::Tensor();
+  });
+}
+
+// nullopt: it cannot run so, or has no rows then.
+std::optional<CallInvariance::Tensors> CallInvariance::rows_again(const std::vector<int64_t>& rows,
+                                                                  RunOutcome* outcome) {
+  RunOutcome run;
+  std::optional<Tensors> values = again(call_of(rows), nullptr, &run);
+  if (!values) return std::nullopt;
+  const size_t results = flatten_tensors(run.result).size();
+  for (size_t i = 0; i < values->size(); ++i) {
+    at::Tensor& value = (*values)[i];
+    const bool has_rows = i < results ? i < form_.results : form_.of[i - results];
+    if (!has_rows || (value.defined() && value.layout() != at::kStrided)) value.reset();
+    if (!value.defined()) continue;
+    if (value.dim() == 0 || value.size(0) != static_cast<int64_t>(rows.size())) return std::nullopt;
+  }
+  if (outcome) *outcome = std::move(run);
+  return values;
+}
+
+CallInvariance::Tensors CallInvariance::rows_of_program(const std::vector<int64_t>& rows) const {
+  Tensors picked = program_;
+  for (at::Tensor& tensor : picked) {
+    if (tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows) {
+      tensor = rows_of(tensor, rows);
+    } else {
+      tensor.reset();
+    }
+  }
+  return picked;
+}
+
+// Writes a verdict down, but for rows that have the program's bits.
+void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
+  RunOutcome outcome;
+  const std::optional<Tensors> values = rows_again(rows.rows, &outcome);
+  if (!values) {
+    return leave(relation, Unjudged::kNoBatch,
+                 "its result has no rows in the first dimension, or it fails without the others");
+  }
+  const std::vector<int64_t> compared(rows.rows.begin(), rows.rows.begin() + rows.compared);
+  const Tensors program = rows_of_program(compared);
+  bool any = false;
+  for (size_t i = 0; i < program.size() && i < values->size(); ++i) {
+    any = any || (program[i].defined() && (*values)[i].defined());
+  }
+  if (!any) return leave(relation, Unjudged::kNoBatch, "its result has no rows in the first dimension");
+  const std::optional<BitDifference> difference = bit_difference(program, narrowed(*values, rows.compared));
+  if (!difference) return;
+  Variation variation;
+  variation.difference = *difference;
+  variation.rows = form_.rows;
+  variation.rows_of_run = rows.text;
+  variation.rightness = rightness(call_of(rows.rows), outcome);
+  // Is it the batch, or does the call not repeat, or did the copies of rows change the memory?
+  const std::vector<int64_t> all = first_rows(form_.rows, form_.rows);
+  const std::optional<Tensors> rows_once_more = rows_again(rows.rows), in_other_memory = rows_again(all);
+  if (!rows_once_more || bit_difference(*values, *rows_once_more)) {
+    variation.transient = true;
+    vary(Relation::kRepeat, std::move(variation));
+  } else if (!in_other_memory || bit_difference(rows_of_program(all), *in_other_memory)) {
+    variation.rows_of_run = "all rows, without gaps";
+    vary(Relation::kMemory, std::move(variation));
+  } else {
+    if (relation == Relation::kBatch) variation.begins = where_it_begins(rows.from, rows.to);
+    vary(relation, std::move(variation));
+  }
+}
+
+// The smallest batch in (from, to] whose first rows have other bits than in a batch of `from`; 0: it is not known.
+int64_t CallInvariance::where_it_begins(int64_t from, int64_t to) {
+  const int64_t compared = from;
+  const std::optional<Tensors> small = rows_again(first_rows(from, form_.rows));
+  if (!small) return 0;
+  while (to - from > 1) {
+    const int64_t middle = from + (to - from) / 2;
+    const std::optional<Tensors> values = rows_again(first_rows(middle, form_.rows));
+    if (!values) return 0;
+    (bit_difference(*small, narrowed(*values, compared)) ? to : from) = middle;
+  }
+  return to;
+}
+
+void CallInvariance::ask_batch() {
+  if (!observed_.random_states.is<None>()) {
+    return leave_batch(Unjudged::kRandom, "its rows draw random numbers by their places");
+  }
+  const Values& in = *sequence_items(call_.inputs().value);
+  form_ = batch_form(name_, in[0], in[1], call_.tensors(), call_.written_inputs());
+  if (!form_.why_not.empty()) return leave_batch(Unjudged::kNoBatch, std::string(form_.why_not));
+  const int64_t count = form_.rows;
+  if (count >= 2) {
+    std::vector<int64_t> turned = first_rows(count, count);
+    std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+    const size_t before = verdicts_.size();
+    ask_rows({turned, count, 0, 0, "each row a place further"}, Relation::kPosition);
+    if (verdicts_.size() == before) agree(Relation::kPosition);
+    if (verdicts_.back().verdict == Verdict::kNotJudged) return;  // the other sizes would fail as well
+  }
+  std::vector<Rows> sizes;
+  if (count >= 2) sizes.push_back({{0}, 1, 1, count, "row 0 alone"});
+  if (count >= 4) {
+    sizes.push_back({first_rows(count / 2, count), count / 2, count / 2, count, "the first half of the rows"});
+  }
+  sizes.push_back({first_rows(2 * count, count), count, count, 2 * count, "all rows, with as many others behind them"});
+  for (const Rows& rows : sizes) {
+    const size_t before = verdicts_.size();
+    ask_rows(rows, Relation::kBatch);
+    if (verdicts_.size() > before) return;
+  }
+  agree(Relation::kBatch);
+}
+
+Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome& outcome) const {
+  static const ToleranceTable tolerances = ToleranceTable::from_environment();
+  CallFacts facts = facts_of(call, name_);
+  facts.options.tolerances = &tolerances;
+  facts.options.strides = false;
+  facts.random.drawn = !observed_.random_states.is<None>();
+  const at::Tensor* start = only_cpu_state(observed_.random_states);
+  facts.random.repeatable = start != nullptr;
+  const RunAgain run = [&](const RunVariant& variant) { return call.run(variant, observed_.output_gradients, start); };
+  CallJudge judge(facts, outcome, run);
+  Verdict verdict = Verdict::kNotJudged;
+  for (const Check& check : observed_.output_gradients ? judge.gradients() : judge.forward()) {
+    if (check.judgement.verdict == Verdict::kDiffers) return Verdict::kDiffers;
+    if (check.judgement.verdict == Verdict::kAgrees) verdict = Verdict::kAgrees;
+  }
+  return verdict;
+}
+
+Rightness CallInvariance::rightness(const ReplayableCall& other_call, const RunOutcome& other) {
+  if (!program_verdict_) program_verdict_ = verdict_on(call_, observed_.outcome);
+  return rightness_of(*program_verdict_, verdict_on(other_call, other));
+}
+
+}  // namespace op_tools

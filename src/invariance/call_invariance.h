@@ -1,0 +1,116 @@
+// The relations that must keep the bits of a call's result, asked of a single call by running it again where the
+// program ran it. An object per call, in the program's thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/export.h"
+#include "compare/call_facts.h"
+#include "compare/rerun/replayable_call.h"
+#include "coverage/coverage.h"
+#include "coverage/coverage_text.h"
+#include "hooks/batch_form.h"
+#include "invariance/bit_difference.h"
+#include "invariance/invariance_options.h"
+
+namespace op_tools {
+
+enum class Relation : uint8_t {
+  kRepeat,    // the same inputs again
+  kMemory,    // in memory of another alignment, or without gaps
+  kBatch,     // rows in a batch of another size
+  kPosition,  // rows at another position of the batch
+  kCount
+};
+OP_TOOLS_API Token token_of(Relation relation);
+
+// The right result, as the judge of OpAutoCompare knows it: by float64 and the operator's own rounding.
+enum class Rightness : uint8_t { kUnknown, kBothRight, kProgramWrong, kOtherWrong, kBothWrong, kCount };
+OP_TOOLS_API Token token_of(Rightness rightness);
+
+// The program's result and that of a run which must have the same bits.
+struct Variation {
+  BitDifference difference;
+  // kRepeat: of all runs, the program's among them, a single run has other bits: an intermittent fault. false: several.
+  bool transient = false;
+  int64_t runs = 0, other_runs = 0;  // kRepeat: of ours; those with other bits than the program's
+  int64_t rows = 0;                  // kBatch, kPosition: of the program's batch
+  std::string rows_of_run;           // the rows that ran: "row 0 alone"
+  int64_t begins = 0;                // kBatch: the smallest batch with other bits than a smaller batch; 0: not asked
+  Rightness rightness{};
+};
+
+struct RelationVerdict {
+  Relation relation{};
+  Verdict verdict = Verdict::kAgrees;
+  Unjudged unjudged{};  // of kNotJudged
+  std::string reason;   // likewise, in words
+  std::optional<Variation> variation;
+};
+
+// Where their elements begin within the 64 bytes of a line of the cache; 0: they have no memory.
+std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors);
+
+// A call, or a backward pass over it, as the program ran it.
+struct ObservedRun {
+  RunOutcome outcome;   // the program's own tensors
+  Value random_states;  // Dict {device: state before the call} of the generators that moved; None: it drew nothing
+  std::vector<uintptr_t> alignments;                          // of the call's input tensors: alignments_of()
+  const std::vector<at::Tensor>* output_gradients = nullptr;  // of a backward pass
+  std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
+};
+
+// Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want.
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+                                            const std::string& reason);
+
+class OP_TOOLS_API CallInvariance {
+ public:
+  // All are held by reference.
+  CallInvariance(const ReplayableCall& call, std::string_view name, const ObservedRun& observed,
+                 const ResolvedInvarianceOptions& options);
+
+  // Empty: the call computed nothing that could be compared.
+  std::vector<RelationVerdict> judge();
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+  struct Rows;
+
+  // On the device. nullopt: it does not return, and `why`.
+  std::optional<Tensors> again(const ReplayableCall& call, std::string* why = nullptr, RunOutcome* outcome = nullptr);
+  Tensors values_of(const RunOutcome& outcome) const;
+  Phase phase() const { return observed_.output_gradients ? Phase::kBackward : Phase::kForward; }
+  void ask();
+  bool ask_repeat();
+  void ask_memory();
+  void ask_batch();
+  void ask_rows(const Rows& rows, Relation relation);
+  ReplayableCall call_of(const std::vector<int64_t>& rows) const;
+  std::optional<Tensors> rows_again(const std::vector<int64_t>& rows, RunOutcome* outcome = nullptr);
+  Tensors rows_of_program(const std::vector<int64_t>& rows) const;
+  int64_t where_it_begins(int64_t from, int64_t to);
+  Rightness rightness(const ReplayableCall& other_call, const RunOutcome& other);
+  Verdict verdict_on(const ReplayableCall& call, const RunOutcome& outcome) const;
+  void vary(Relation relation, Variation variation);
+  void leave(Relation relation, Unjudged why, std::string reason);
+  void leave_batch(Unjudged why, const std::string& reason);
+  void agree(Relation relation);
+
+  const ReplayableCall& call_;
+  const std::string_view name_;
+  const ObservedRun& observed_;
+  const ResolvedInvarianceOptions& options_;
+  Tensors program_;
+  BatchForm form_;
+  std::optional<Verdict> program_verdict_;
+  std::vector<RelationVerdict> verdicts_;
+};
+
+}  // namespace op_tools

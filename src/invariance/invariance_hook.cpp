@@ -1,0 +1,230 @@
+#include "invariance/invariance_hook.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/stop_program.h"
+#include "calls/random_state.h"
+#include "compare/rerun/program_errors.h"
+#include "compare/rerun/replayable_call.h"
+#include "hooks/call_sampling.h"
+#include "hooks/op_traits.h"
+#include "hooks/signature.h"
+#include "hooks/value_source.h"
+#include "tensor/plain_tensor.h"
+
+namespace op_tools {
+namespace {
+
+// A call before it ran; shared with its backward passes.
+struct RunAgainState {
+  std::unique_ptr<ReplayableCall> replayable;
+  CallInfo call;
+  std::string device = "cpu";
+  Value random_states;
+  std::vector<uintptr_t> alignments;
+};
+
+struct State final : HookState {
+  std::shared_ptr<RunAgainState> shared = std::make_shared<RunAgainState>();
+  std::vector<at::Tensor> live;   // the program's input tensors
+  std::vector<int64_t> versions;  // before the call
+  std::unique_ptr<RandomWatch> watch;
+  std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
+};
+
+struct BackwardState final : WatchedForBackward {
+  BackwardState() : WatchedForBackward(InvarianceHook::kNames.tool) {}
+  std::shared_ptr<RunAgainState> shared;
+};
+
+// Results whose bits say something: no scratch memory, and nothing that is the backend's own matter.
+std::vector<bool> compared_results(OpCall& call, size_t count) {
+  const std::string_view base = base_name(call.name);
+  std::vector<bool> compared(count, true);
+  for (size_t i = 0; i < count; ++i) {
+    const int place = static_cast<int>(i);
+    compared[i] = place != workspace_of(base) && !is_open_result(base, place, call.args(), call.kwargs());
+  }
+  return compared;
+}
+
+}  // namespace
+
+struct InvarianceHook::Impl {
+  explicit Impl(const ResolvedInvarianceOptions& options)
+      : options(options),
+        report(this->options, distributed_rank()),
+        sampling(options.first_n_per_signature, options.every_nth) {}
+
+  const ResolvedInvarianceOptions options;
+  InvarianceReport report;
+  CallSampling sampling;
+
+  std::vector<RelationVerdict> forward(OpCall& call, State& state) const;
+  void backward(OpCall& call);
+};
+
+InvarianceHook::InvarianceHook(const ResolvedInvarianceOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+InvarianceHook::~InvarianceHook() = default;
+
+Wants InvarianceHook::wants() const {
+  return {.gradients = impl_->options.gradients, .borrows_gradients = true, .device_values = true, .progress = true};
+}
+
+std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
+  if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
+  const uint64_t signature = signature_of(call);
+  if (!impl_->sampling.admits(signature)) {
+    impl_->report.left_out();
+    call.decline();
+    return nullptr;
+  }
+  auto state = std::make_unique<State>();
+  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
+  try {
+    wait_for_program(kNames.tool, state->live, "before", call);
+  } catch (const StopProgram&) {
+    state->stop = std::current_exception();  // the program is stopped after its call
+    return state;
+  }
+  RunAgainState& shared = *state->shared;
+  shared.call = CallInfo::of(call);
+  shared.call.stack = call.stack();
+  shared.call.module = call.module();
+  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
+  shared.replayable = std::make_unique<ReplayableCall>(call);
+  for (const TensorMeta& facts : shared.replayable->inputs().tensors) {
+    if (!facts.device.is_cpu()) shared.device = facts.device.str();
+  }
+  // The watch is last, so that nothing of ours comes between the generator's state and the call.
+  shared.alignments = alignments_of(state->live);
+  state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
+  return state;
+}
+
+void InvarianceHook::after(OpCall& call, HookState* state) {
+  if (call.phase == Phase::kBackward) return impl_->backward(call);
+  if (!state) return;
+  auto& mine = static_cast<State&>(*state);
+  if (mine.stop) std::rethrow_exception(mine.stop);
+  std::vector<RelationVerdict> verdicts = impl_->forward(call, mine);
+  if (!verdicts.empty()) impl_->report.add(mine.shared->call, mine.shared->device, std::move(verdicts));
+}
+
+// Empty: the call computes nothing that could be compared.
+std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
+  RunAgainState& shared = *state.shared;
+  const auto none = [&](Unjudged why, const std::string& reason) {
+    return nothing_judged(options, Phase::kForward, why, reason);
+  };
+  shared.random_states = state.watch->moved();
+  if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
+  const std::vector<at::Tensor> results = flatten_tensors(call.result());
+  for (const at::Tensor& tensor : results) {
+    if (!tensor.device().is_cpu()) shared.device = tensor.device().str();
+  }
+  if (shared.replayable->in_transform()) {
+    return none(Unjudged::kNoReference, "it ran inside a functorch transform, which runs again are not in");
+  }
+  if (shared.random_states.is<None>() && draws_unwatched(call, *state.watch)) {
+    return none(Unjudged::kRandom, "random numbers of a generator that cannot be set back");
+  }
+  if (ResultSource::of(call).uninitialized || has_trait(base_name(call.name), OpTrait::kShowsUnwrittenMemory)) {
+    return none(Unjudged::kUninitialized, "uninitialized memory");
+  }
+  if (shared.replayable->tensors().size() != state.live.size()) {
+    return none(Unjudged::kNoForm, "an input has no plain copy");
+  }
+  wait_for_program(kNames.tool, results, "after", call);
+  wait_for_program(kNames.tool, state.live, "after", call);
+  ObservedRun observed;
+  observed.random_states = shared.random_states;
+  observed.alignments = shared.alignments;
+  observed.compared = compared_results(call, results.size());
+  RunOutcome& run = observed.outcome;
+  run.result = call.result();
+  run.inputs = state.live;
+  const std::vector<bool>& written = shared.replayable->written_inputs();
+  for (size_t i = 0; i < state.live.size(); ++i) {
+    run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
+  }
+  run.record_memory(results, state.live);
+  std::vector<RelationVerdict> verdicts = CallInvariance(*shared.replayable, call.name, observed, options).judge();
+  if (options.gradients && call.level == Level::kTorch && shared.replayable->wants_gradients()) {
+    auto backward_state = std::make_shared<BackwardState>();
+    backward_state->shared = state.shared;
+    for (const std::vector<at::Tensor>& tensors : {results, state.live}) {
+      for (const at::Tensor& tensor : tensors) {
+        backward_state->fingerprints.emplace_back(tensor, at::Tensor(), tensor);
+      }
+    }
+    call.save_for_backward(std::move(backward_state));
+  }
+  return verdicts;
+}
+
+void InvarianceHook::Impl::backward(OpCall& call) {
+  auto* state = static_cast<BackwardState*>(call.saved_state());
+  if (!state || !call.error.empty()) return;
+  const RunAgainState& shared = *state->shared;
+  CallInfo info = shared.call;
+  info.phase = Phase::kBackward;
+  info.pass = call.pass;
+  info.step = call.step;
+  for (const Value& values : {call.args(), call.result()}) {
+    wait_for_program(kNames.tool, flatten_tensors(values), "after the backward of", call);
+  }
+  if (call.incomplete) {
+    return report.add(info, shared.device,
+                      nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+                                     "the pass ended before every gradient had come"));
+  }
+  const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
+  ObservedRun observed;
+  observed.random_states = shared.random_states;
+  observed.alignments = shared.alignments;
+  observed.output_gradients = &output_gradients;
+  observed.outcome.gradients = tensors_in(call.result());
+  std::vector<RelationVerdict> verdicts =
+      CallInvariance(*shared.replayable, shared.call.name, observed, options).judge();
+  const auto differs = [](const RelationVerdict& verdict) { return verdict.verdict == Verdict::kDiffers; };
+  if (std::any_of(verdicts.begin(), verdicts.end(), differs) && state->is_changed()) {
+    verdicts = nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+                              "an input or result of the forward call was changed since, past autograd");
+  }
+  if (!verdicts.empty()) report.add(info, shared.device, std::move(verdicts));
+}
+
+void InvarianceHook::flush() {
+  impl_->report.flush();
+}
+
+void InvarianceHook::scope_left() {
+  flush();
+  impl_->report.summarize();
+}
+
+InvarianceResult InvarianceHook::result() const {
+  return impl_->report.result();
+}
+
+void InvarianceHook::add_coverage(Coverage& account) const {
+  const InvarianceResult summary = result();
+  account.judged += summary.kept.total() + summary.varied.total();
+  account.not_judged = summary.unjudged;
+  account.lost[Loss::kLimits] += summary.left_out;
+  account.devices = summary.devices;
+}
+
+std::string InvarianceHook::folder() const {
+  return result().root;
+}
+
+Value InvarianceHook::report() const {
+  return to_value(result());
+}
+
+}  // namespace op_tools

@@ -1,0 +1,28 @@
+// Options of OpInvariance (base/options.h has those of all tools).
+#pragma once
+
+#include <cstdint>
+
+#include "base/options.h"
+
+namespace op_tools {
+
+struct InvarianceOptions : ToolOptions {
+  InvarianceOptions() : ToolOptions("OP_INVARIANCE") {}
+
+  Option<int64_t> first_n_per_signature{
+      this,
+      3,
+      {"first_n_per_signature", "", "run again only the first N calls per operator, shapes and dtypes"},
+      at_least(1)};
+  Option<int64_t> every_nth{
+      this, 1, {"every_nth", "", "of those only every Nth, beginning with the first"}, at_least(1)};
+  Option<int64_t> repeats{this, 2, {"repeats", "", "runs of a call on the same inputs"}, {1, 1000}};
+  Option<bool> alignment{this, true, {"alignment", "", "run it from inputs at another alignment in memory"}};
+  Option<bool> batch{
+      this, true, {"batch", "", "run it with other rows in the batch, and with its rows at other positions"}};
+  Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
+};
+using ResolvedInvarianceOptions = Resolved<InvarianceOptions>;
+
+}  // namespace op_tools

@@ -1,0 +1,289 @@
+#include "invariance/invariance_result.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/run_folder.h"
+#include "base/text_table.h"
+
+namespace op_tools {
+namespace {
+
+using Finding = InvarianceResult::Finding;
+using Op = InvarianceResult::Op;
+
+constexpr std::array kAllRelations{Relation::kRepeat, Relation::kMemory, Relation::kBatch, Relation::kPosition};
+
+std::optional<std::string> unless_empty(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+std::optional<int64_t> unless_zero(int64_t number) {
+  return number == 0 ? std::nullopt : std::optional(number);
+}
+
+std::string relation_text(const Finding& finding) {
+  const Variation& variation = finding.variation;
+  switch (finding.relation) {
+    case Relation::kRepeat:
+      if (variation.runs == 0) return "does not repeat its bits";
+      return "does not repeat its bits (" + std::to_string(variation.other_runs) + " of " +
+             std::to_string(variation.runs) + " runs are other" + (variation.transient ? "; it happened once" : "") +
+             ")";
+    case Relation::kMemory:
+      return "has other bits in other memory";
+    case Relation::kBatch:
+      return "has other bits in another batch (" + variation.rows_of_run + ", of " + std::to_string(variation.rows) +
+             (variation.begins ? "; from " + std::to_string(variation.begins) + " rows on" : "") + ")";
+    default:
+      return "has other bits at another position of the batch (" + variation.rows_of_run + ", of " +
+             std::to_string(variation.rows) + ")";
+  }
+}
+
+std::string difference_text(const BitDifference& difference) {
+  if (!difference.structure.empty()) return difference.structure;
+  std::string text = std::to_string(difference.elements) + " of " + std::to_string(difference.numel) + " elements";
+  if (difference.of_rows > 1) {
+    text += " in " + std::to_string(difference.rows) + " of " + std::to_string(difference.of_rows) + " rows";
+  }
+  if (difference.max_ulp > 0) text += formatted(", at most %.4g ULP", difference.max_ulp);
+  return text + ", " + bits_text(difference.bits);
+}
+
+Value counts_of(const CountsBy<Relation>& counts) {
+  std::vector<std::pair<Value, Value>> items;
+  for (const Relation relation : kAllRelations) {
+    items.emplace_back(std::string(token_of(relation).name), static_cast<int64_t>(counts[relation]));
+  }
+  return make_dict(std::move(items));
+}
+
+}  // namespace
+
+const Columns<Finding>& Finding::columns() {
+  static const Columns<Finding> all{
+      "InvarianceRow",
+      "A result whose bits a relation should have kept.",
+      {
+          {"op", [](const Finding& finding) { return finding.call.name; }, "the operator"},
+          {"id", [](const Finding& finding) { return finding.call.id; }, "of the call"},
+          {"step", [](const Finding& finding) { return finding.call.step; }, "of the call"},
+          {"level", [](const Finding& finding) { return to_string(finding.call.level); }, "torch or aten"},
+          {"phase", [](const Finding& finding) { return to_string(finding.call.phase); }, "forward or backward"},
+          {"relation", [](const Finding& finding) { return token_of(finding.relation).name; },
+           "repeat: the same inputs again; memory: in other memory; batch: in a batch of another size; position: at "
+           "another position of the batch"},
+          {"transient", [](const Finding& finding) { return finding.variation.transient; },
+           "repeat: a single run of all has other bits; False: several have"},
+          {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
+           "repeat: runs on the same inputs, besides the program's"},
+          {"other_runs", [](const Finding& finding) { return unless_zero(finding.variation.other_runs); },
+           "those of them whose bits are not the program's"},
+          {"output", [](const Finding& finding) { return finding.variation.difference.output; },
+           "which result (then: which input that the call wrote), or input gradient"},
+          {"elements", [](const Finding& finding) { return finding.variation.difference.elements; },
+           "that have other bits"},
+          {"numel", [](const Finding& finding) { return finding.variation.difference.numel; }, "of all"},
+          {"rows", [](const Finding& finding) { return finding.variation.difference.rows; },
+           "of the first dimension: with such an element"},
+          {"of_rows", [](const Finding& finding) { return finding.variation.difference.of_rows; }, "of all"},
+          {"max_ulp", [](const Finding& finding) { return finding.variation.difference.max_ulp; },
+           "the largest difference, in units of the last place"},
+          {"max_abs", [](const Finding& finding) { return finding.variation.difference.max_abs; },
+           "the largest difference"},
+          {"bits", [](const Finding& finding) { return bits_text(finding.variation.difference.bits); },
+           "of an element, from the lowest: those that differ in any"},
+          {"structure", [](const Finding& finding) { return unless_empty(finding.variation.difference.structure); },
+           "where shape, dtype or number of tensors is another"},
+          {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
+           "rows of the program's call"},
+          {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
+           "batch, position: the rows of the run with other bits"},
+          {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
+           "batch: the smallest number of rows with other bits than fewer rows have"},
+          {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
+           "by float64: both right, program wrong, other wrong, both wrong, unknown"},
+          {"device", &Finding::device, "of the call"},
+          {"module", [](const Finding& finding) { return unless_empty(finding.call.module); },
+           "as in ResNet.layer3.0.conv1"},
+          {"line", [](const Finding& finding) { return unless_empty(finding.call.line()); }, "of the program"},
+      }};
+  return all;
+}
+
+const Columns<Op>& Op::columns() {
+  static const Columns<Op> all{
+      "InvariantOp",
+      "The relations of an operator's calls: kept, not kept, not judged.",
+      {
+          {"op", &Op::op, "the operator"},
+          {"calls", &Op::calls, "forward calls that were run again"},
+          {"backward", &Op::backward, "backward passes that were run again"},
+          {"kept", [](const Op& op) { return op.kept.total(); }, "relations that kept the bits"},
+          {"repeat", [](const Op& op) { return op.varied[Relation::kRepeat]; }, "calls that did not repeat their bits"},
+          {"memory", [](const Op& op) { return op.varied[Relation::kMemory]; }, "that have other bits in other memory"},
+          {"batch", [](const Op& op) { return op.varied[Relation::kBatch]; }, "in a batch of another size"},
+          {"position", [](const Op& op) { return op.varied[Relation::kPosition]; }, "at another position of the batch"},
+          {"batches", [](const Op& op) { return op.kept[Relation::kBatch]; },
+           "calls that were run with another batch and kept their bits"},
+          {"not_judged", &Op::not_judged, "relations without a verdict"},
+          {"transient", &Op::transient, "findings with a single run of other bits"},
+          {"max_ulp", &Op::max_ulp, "the largest difference, in units of the last place"},
+          {"reason", &Op::reason, "of the first relation that was not judged"},
+          {"source", &Op::source, "the user's line of the first finding"},
+      }};
+  return all;
+}
+
+Value to_value(const InvarianceResult& result) {
+  const auto number = [](uint64_t count) { return Value(static_cast<int64_t>(count)); };
+  std::vector<std::pair<Value, Value>> reasons;
+  for (const auto& [reason, count] : result.reasons) reasons.emplace_back(reason, number(count));
+  return make_dict({{"rows", Finding::columns().values(result.findings)},
+                    {"ops", Op::columns().values(result.ops)},
+                    {"calls", number(result.calls)},
+                    {"kept", counts_of(result.kept)},
+                    {"varied", counts_of(result.varied)},
+                    {"not_judged", number(result.unjudged.total())},
+                    {"transient", number(result.transient)},
+                    {"reasons", make_dict(std::move(reasons))},
+                    {"left_out", number(result.left_out)},
+                    {"rows_dropped", number(result.rows_dropped)},
+                    {"root", result.root},
+                    {"failure", result.failure}});
+}
+
+std::string sentence_of(const Finding& finding) {
+  std::string text = finding.call.name;
+  if (finding.call.phase == Phase::kBackward) text += " backward";
+  text += " " + relation_text(finding) + ": " + difference_text(finding.variation.difference);
+  if (finding.variation.rightness != Rightness::kUnknown) {
+    text += "; " + std::string(token_of(finding.variation.rightness).help);
+  }
+  if (!finding.call.module.empty()) text += "; in " + finding.call.module;
+  if (!finding.call.stack.empty()) text += "; called at " + finding.call.line();
+  return text;
+}
+
+void InvarianceReport::failed_to_write(const std::string& problem) {
+  if (!totals_.failure.empty()) return;
+  totals_.failure = problem;
+  log::error("OpInvariance cannot write its files and goes on without: " + problem);
+}
+
+void InvarianceReport::open_files() {
+  if (!totals_.root.empty() || !totals_.failure.empty()) return;
+  try {
+    totals_.root = claim_run_folder(options_.output_dir, "op_invariance_result", rank_);
+    csv_.emplace(totals_.root + "/invariance.csv", Finding::columns().names());
+    jsonl_.emplace(totals_.root + "/invariance.jsonl");
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+  }
+}
+
+void InvarianceReport::write(const Finding& finding) {
+  if (!csv_ || !jsonl_ || !totals_.failure.empty()) return;
+  try {
+    const Value row = Finding::columns().value(finding);
+    csv_->add(row);
+    jsonl_->add(row);
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+  }
+}
+
+void InvarianceReport::add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  open_files();
+  Op& op = ops_[call.name];
+  op.op = call.name;
+  ++(call.phase == Phase::kForward ? op.calls : op.backward);
+  ++totals_.calls;
+  totals_.devices[device.substr(0, device.find(':'))] += verdicts.size();
+  for (RelationVerdict& verdict : verdicts) {
+    if (verdict.verdict == Verdict::kAgrees) {
+      ++op.kept[verdict.relation];
+      ++totals_.kept[verdict.relation];
+    } else if (verdict.verdict == Verdict::kNotJudged) {
+      ++op.not_judged;
+      ++totals_.unjudged[verdict.unjudged];
+      if (op.reason.empty()) op.reason = verdict.reason;
+      const bool known = totals_.reasons.contains(verdict.reason) || totals_.reasons.size() < kMostReasons;
+      ++totals_.reasons[known ? verdict.reason : "other reasons"];
+    } else if (verdict.variation) {
+      const Finding finding{call, device, verdict.relation, std::move(*verdict.variation)};
+      if (op.source.empty()) op.source = call.line();
+      ++op.varied[finding.relation];
+      ++totals_.varied[finding.relation];
+      op.transient += finding.variation.transient;
+      totals_.transient += finding.variation.transient;
+      op.max_ulp = std::max(op.max_ulp, finding.variation.difference.max_ulp);
+      log::warn("OpInvariance: " + sentence_of(finding));
+      write(finding);
+      const bool is_full = totals_.findings.size() >= InvarianceResult::kMostFindings;
+      totals_.rows_dropped += is_full;
+      if (!is_full) totals_.findings.push_back(finding);
+    }
+  }
+}
+
+void InvarianceReport::left_out() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++totals_.left_out;
+}
+
+void InvarianceReport::flush() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    if (csv_ && totals_.failure.empty()) csv_->flush();
+    if (jsonl_ && totals_.failure.empty()) jsonl_->flush();
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+  }
+}
+
+InvarianceResult InvarianceReport::result() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  InvarianceResult result = totals_;
+  for (const auto& [name, op] : ops_) result.ops.push_back(op);
+  return result;
+}
+
+void InvarianceReport::summarize() const {
+  InvarianceResult summary = result();
+  if (summary.calls == 0) return;
+  std::stable_sort(summary.ops.begin(), summary.ops.end(), [](const Op& a, const Op& b) {
+    return a.varied.total() != b.varied.total() ? a.varied.total() > b.varied.total() : a.not_judged > b.not_judged;
+  });
+  const auto cell = [](uint64_t count) { return count ? std::to_string(count) : std::string("-"); };
+  std::vector<std::vector<std::string>> lines;
+  constexpr size_t kMost = 10;
+  for (const Op& op : summary.ops) {
+    if (lines.size() >= kMost && op.varied.total() == 0) break;
+    lines.push_back({op.op, std::to_string(op.calls + op.backward), cell(op.varied[Relation::kRepeat]),
+                     cell(op.varied[Relation::kMemory]), cell(op.varied[Relation::kBatch]),
+                     cell(op.varied[Relation::kPosition]), std::to_string(op.kept.total()), cell(op.not_judged),
+                     op.max_ulp > 0 ? formatted("%.4g", op.max_ulp) : std::string("-")});
+  }
+  std::string text = "OpInvariance: " + std::to_string(summary.calls) + " calls run again, " +
+                     std::to_string(summary.varied.total()) + " relations NOT KEPT, " +
+                     std::to_string(summary.kept.total()) + " kept, " + std::to_string(summary.unjudged.total()) +
+                     " not judged";
+  if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
+  if (!summary.root.empty()) text += "; files in " + summary.root;
+  text += "\n" + text_table({{"op"},
+                             {"calls", true},
+                             {"repeat", true},
+                             {"memory", true},
+                             {"batch", true},
+                             {"position", true},
+                             {"kept", true},
+                             {"not judged", true},
+                             {"ULP", true}},
+                            lines);
+  (summary.varied.total() ? log::warn : log::notice)(text);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,91 @@
+// The findings of OpInvariance and their report: rows (CSV, JSON lines, for programs), a line for each finding, the
+// closing table. Any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/export.h"
+#include "coverage/coverage.h"
+#include "hooks/call_info.h"
+#include "invariance/call_invariance.h"
+#include "invariance/invariance_options.h"
+#include "report/columns.h"
+#include "report/row_file.h"
+#include "tensor/value.h"
+
+namespace op_tools {
+
+struct InvarianceResult {
+  // A relation that did not keep the bits of a call's result.
+  struct Finding {
+    CallInfo call;
+    std::string device;
+    Relation relation{};
+    Variation variation;
+
+    static const Columns<Finding>& columns();
+  };
+  // The relations of an operator's calls.
+  struct Op {
+    std::string op;
+    uint64_t calls = 0, backward = 0;  // that were run again
+    CountsBy<Relation> kept, varied;   // by relation
+    uint64_t not_judged = 0, transient = 0;
+    double max_ulp = 0;
+    std::string reason;  // of the first that was not judged
+    std::string source;  // the user's line of the first finding
+
+    static const Columns<Op>& columns();
+  };
+  std::vector<Finding> findings;  // in the order of the calls, the first kMostFindings
+  std::vector<Op> ops;            // by name
+  uint64_t calls = 0;             // and backward passes
+  CountsBy<Relation> kept, varied;
+  CountsBy<Unjudged> unjudged;
+  uint64_t transient = 0;  // of the findings: a single run had other bits
+  uint64_t left_out = 0;   // calls passed over by the limits
+  uint64_t rows_dropped = 0;
+  std::map<std::string, uint64_t> reasons;  // of relations that were not judged
+  std::map<std::string, uint64_t> devices;  // relations by the type of the device
+  std::string root;                         // the folder; empty when no call was run again
+  std::string failure;                      // the first failed write
+
+  static constexpr size_t kMostFindings = 10'000;
+};
+
+Value to_value(const InvarianceResult& result);
+// "torch.mm is not invariant: ...", for people.
+std::string sentence_of(const InvarianceResult::Finding& finding);
+
+class InvarianceReport {
+ public:
+  InvarianceReport(const ResolvedInvarianceOptions& options, int64_t rank) : options_(options), rank_(rank) {}
+
+  void add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts);
+  void left_out();
+  void flush();
+  void summarize() const;  // the closing lines
+  InvarianceResult result() const;
+
+ private:
+  void open_files();
+  void write(const InvarianceResult::Finding& finding);
+  void failed_to_write(const std::string& problem);
+
+  static constexpr size_t kMostReasons = 100;
+
+  const ResolvedInvarianceOptions options_;
+  const int64_t rank_;
+  mutable std::mutex mutex_;  // guards the members below
+  InvarianceResult totals_;
+  std::map<std::string, InvarianceResult::Op, std::less<>> ops_;
+  std::optional<RowFile> csv_, jsonl_;
+};
+
+}  // namespace op_tools

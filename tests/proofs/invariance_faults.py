@@ -1,0 +1,442 @@
+"""OpInvariance names the operator and the relation that a planted fault breaks, and nothing else.
+
+    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--cpu]
+
+Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
+its result depends on the size of the batch, on the position in it, on alignment, comes out otherwise in every second call, or has a
+bit flipped in a single call. Model, operator and kind are drawn by the trial's seed. The operator must be named with the relation
+that the fault breaks. A trial whose fault changed nothing is drawn again.
+
+Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
+are found beforehand, without a fault, and each is confirmed by torch alone: the same call by hand, on rows of its inputs. Another
+operator that is named in a trial, and is none of these, is a false alarm; so is a finding without a fault that torch alone does
+not confirm.
+
+Clean runs: the same models on the simulated device, with its other rounding, and on the CPU with one thread.
+
+With `--cpu`: torch's own kernels on this machine's CPU, by shape and dtype, and which of them are variant.
+"""
+
+# ruff: noqa: E402  (the path and the log level come before the imports)
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT)]
+os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
+
+import torch
+import torch.nn.functional as F
+from _workers import Progress
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import op_tools
+import op_tools.sim_device as sim
+
+Finding = tuple[str, str]
+"""(operator, relation)"""
+
+KINDS = {
+    "batch_size": "batch",
+    "batch_position": "position",
+    "misaligned": "memory",
+    "every_second": "repeat",
+    "bit_flip": "repeat",
+}
+# They move values, and a fault in them would be one of every operator.
+PASSED_OVER = ("aten::_copy_from", "aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense", "aten::empty")
+
+
+class Decoder(nn.Module):
+    """A block of a language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        scores = (q @ k.transpose(-2, -1) / 8**0.5).softmax(-1)
+        return self.out(x + (scores @ v).transpose(1, 2).flatten(2)).log_softmax(-1)
+
+
+class Attention(nn.Module):
+    """The same with torch's own attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(12, 36)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Gates(nn.Module):
+    """Elementwise arithmetic, reductions along the last dimension."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.sigmoid(x) * torch.tanh(x) + x.square().mean(-1, keepdim=True).add(1e-5).rsqrt()
+        return torch.where(y > 0, F.gelu(y), F.silu(y)) - y.amax(-1, keepdim=True) + y.exp().sum(-1, keepdim=True).log()
+
+
+def image() -> torch.Tensor:
+    return torch.randn(6, 3, 8, 8)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 5), nn.Softmax(-1)),
+        lambda: torch.randn(8, 12),
+    ),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)),
+        image,
+    ),
+    "pooling": (lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.AvgPool2d(2), nn.SiLU(), nn.GroupNorm(2, 6)), image),
+    "decoder": (Decoder, lambda: torch.randint(32, (5, 7))),
+    "attention": (Attention, lambda: torch.randn(4, 6, 12)),
+    "gates": (Gates, lambda: torch.randn(9, 11)),
+    "norms": (
+        lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)),
+        lambda: torch.randn(7, 10),
+    ),
+    "recurrent": (
+        lambda: nn.Sequential(
+            nn.RNN(6, 8, batch_first=True),
+        ),
+        lambda: torch.randn(5, 4, 6),
+    ),
+}
+
+
+def run(model: str, seed: int, device: str, trains: bool) -> None:
+    """A forward, or a training step."""
+    torch.manual_seed(seed)
+    make, data = MODELS[model]
+    network, x = make().to(device), data().to(device)
+    if not trains:
+        with torch.no_grad():
+            network(x)
+        return
+    result = network(x.requires_grad_(x.is_floating_point()))
+    (result[0] if isinstance(result, tuple) else result).float().square().mean().backward()
+
+
+class CallsHit(op_tools.Hook):
+    """The operators in whose calls the fault changed something: an operator may run another inside (mul.Scalar runs mul.Tensor)."""
+
+    def __init__(self, fault: sim.Fault) -> None:
+        self.fault = fault
+        self.names: set[str] = set()
+
+    def before(self, call: op_tools.Call) -> int:
+        return self.fault.hits
+
+    def after(self, call: op_tools.Call, state: int) -> None:
+        if self.fault.hits > state:
+            self.names.add(call.name)
+
+
+def findings(model: str, seed: int, device: str, trains: bool) -> op_tools.InvarianceResult:
+    with tempfile.TemporaryDirectory() as folder:
+        with op_tools.OpInvariance(level="aten", output_dir=folder, first_n_per_signature=1000) as tool:
+            run(model, seed, device, trains)
+        return tool.result()
+
+
+def named(result: op_tools.InvarianceResult) -> set[Finding]:
+    return {(row.op, row.relation) for row in result.rows}
+
+
+# --- Torch alone
+
+# Positions of the arguments with the batch as their first dimension.
+BATCH = {
+    "aten::mm": (0,),
+    "aten::addmm": (1,),
+    "aten::bmm": (0, 1),
+    "aten::convolution": (0,),
+    "aten::convolution_backward": (0, 1),
+    "aten::_softmax": (0,),
+    "aten::_log_softmax": (0,),
+    "aten::native_layer_norm": (0,),
+    "aten::sum": (0,),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
+    "aten::_scaled_dot_product_fused_attention_overrideable": (0, 1, 2),
+}
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements and strides, at another alignment."""
+    dense = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True))
+    memory = torch.empty(span + 1, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tensor.shape, tensor.stride(), 1).copy_(tensor)
+
+
+def rows_of(tensor: torch.Tensor, index: list[int]) -> torch.Tensor:
+    """In the memory order of the whole, as rows of a program would be."""
+    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    back = [order.index(dim) for dim in range(tensor.dim())]
+    return tensor[torch.tensor(index, device=tensor.device)].permute(order).contiguous().permute(back)
+
+
+def batch_of(function: Any, args: tuple[Any, ...]) -> list[int]:
+    """Positions of the arguments with the batch; of pointwise operators all of the result's shape."""
+    places = BATCH.get(function.name().split(".")[0])
+    if places is not None:
+        return list(places)
+    if torch.Tag.pointwise not in function.tags:
+        return []
+    dims = max((value.dim() for value in args if isinstance(value, torch.Tensor)), default=0)
+    counts = [value.shape[0] for value in args if isinstance(value, torch.Tensor) and 0 < value.dim() == dims]
+    return [
+        place
+        for place, value in enumerate(args)
+        if isinstance(value, torch.Tensor) and 0 < value.dim() == dims and value.shape[0] == max(counts)
+    ]
+
+
+class ByHand(TorchDispatchMode):
+    """Runs calls again on rows of their inputs, as a person would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.confirmed: set[Finding] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        places = batch_of(function, args)
+        if not places or any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in args):
+            return function(*args, **kwargs)
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
+        result = function(*args, **kwargs)
+        all_whole = [tensor.clone() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        whole, count = all_whole[0], before[places[0]].shape[0]
+        if whole.dim() == 0 or whole.shape[0] != count:
+            return result  # reduced along the batch
+
+        def run_on(change: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+            values = [
+                change(value) if place in places else value.clone() if isinstance(value, torch.Tensor) else value
+                for place, value in enumerate(before)
+            ]
+            again = function(*values, **kwargs)
+            return [tensor for tensor in tree_leaves(again) if isinstance(tensor, torch.Tensor)]
+
+        def differ(index: list[int], compared: int) -> bool:
+            part = run_on(lambda tensor: rows_of(tensor, index))[0][:compared]
+            return not torch.equal(part, whole[torch.tensor(index[:compared], device=whole.device)])
+
+        name, every = function.name(), [*range(count)]
+        if differ([*every[1:], 0], count):
+            self.confirmed.add((name, "position"))
+        if differ([0], 1) or differ(every * 2, count) or (count > 3 and differ(every[: count // 2], count)):
+            self.confirmed.add((name, "batch"))
+        elsewhere = run_on(moved)
+        if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
+            self.confirmed.add((name, "memory"))
+        return result
+
+
+def by_hand(model: str, seed: int, device: str, trains: bool) -> set[Finding]:
+    with ByHand() as mode:
+        run(model, seed, device, trains)
+    return mode.confirmed
+
+
+# --- Clean runs
+
+
+def clean(seed: int) -> tuple[str, set[Finding], set[Finding], int]:
+    """(where, findings, those that torch alone does not confirm, kept relations) of a run without a fault."""
+    draw = random.Random(seed)
+    model, trains = draw.choice(list(MODELS)), draw.random() < 0.5
+    where = draw.choice(["sim", "sim, other rounding", "cpu"])
+    device = where.split(",")[0]
+    with sim.rounding(where.endswith("rounding")):
+        result = findings(model, seed, device, trains)
+        known = by_hand(model, seed, device, trains)
+    return where, named(result), named(result) - known, sum(result.kept.values())
+
+
+# --- Trials
+
+
+def trial(seed: int) -> tuple[str, bool, set[Finding], str]:
+    """(kind, operator and relation named, false alarms, in words) of a planted fault."""
+    draw = random.Random(seed)
+    while True:
+        kind = draw.choice(list(KINDS))
+        model, trains, input_seed = draw.choice(list(MODELS)), draw.random() < 0.5, draw.randrange(1000)
+        natural = findings(model, input_seed, "sim", trains)
+        varying = named(natural)
+        wanted = [
+            op.op
+            for op in natural.ops
+            if not op.op.startswith(PASSED_OVER)
+            and (op.op, KINDS[kind]) not in varying
+            and (op.batches > 0 or KINDS[kind] in ("repeat", "memory"))
+        ]
+        if not wanted:
+            continue
+        operator = draw.choice(wanted)
+        options = {"call": 0} if kind == "bit_flip" else {}
+        try:
+            fault = sim.fault(kind, ops=operator, seed=seed, **options)
+        except op_tools.Error:
+            continue  # it never reaches the device under this name
+        with sim.fault("latency", ops=operator, microseconds=0) as nothing:  # hits every call
+            hit = CallsHit(nothing)
+            with op_tools.HookScope(hit, level="aten"):
+                run(model, input_seed, "sim", trains)
+        with fault:
+            result = findings(model, input_seed, "sim", trains)
+            if {finding for finding in named(result) if finding[0] not in hit.names} - varying:
+                varying |= by_hand(model, input_seed, "sim", trains)  # other values came to the other operators
+        if fault.hits == 0:
+            continue
+        rows = [row for row in result.rows if row.op in hit.names and row.relation == KINDS[kind]]
+        right = bool(rows) and (kind != "bit_flip" or all(row.transient for row in rows))
+        others = {finding for finding in named(result) if finding[0] not in hit.names} - varying
+        text = f"{kind} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
+        return kind, right, others, text
+
+
+# --- Torch's kernels on the CPU
+
+
+def calls_of_cpu() -> dict[str, Callable[[torch.dtype], Any]]:
+    """Single calls, by a name for people."""
+
+    def random_of(*shape: int) -> Callable[[torch.dtype], torch.Tensor]:
+        return lambda dtype: torch.randn(*shape).to(dtype)
+
+    def attention(rows: int, length: int) -> Callable[[torch.dtype], Any]:
+        return lambda dtype: F.scaled_dot_product_attention(*(random_of(rows, 4, length, 32)(dtype) for _ in range(3)))
+
+    calls: dict[str, Callable[[torch.dtype], Any]] = {}
+    for rows in (2, 8, 64):
+        for inner, outer in ((64, 64), (1024, 256)):
+            calls[f"mm {rows}x{inner} @ {inner}x{outer}"] = lambda dtype, r=rows, i=inner, o=outer: torch.mm(
+                random_of(r, i)(dtype), random_of(i, o)(dtype)
+            )
+            calls[f"linear {rows}x{inner} to {outer}"] = lambda dtype, r=rows, i=inner, o=outer: F.linear(
+                random_of(r, i)(dtype), random_of(o, i)(dtype), random_of(o)(dtype)
+            )
+        calls[f"bmm {rows}x16x64 @ {rows}x64x16"] = lambda dtype, r=rows: torch.bmm(
+            random_of(r, 16, 64)(dtype), random_of(r, 64, 16)(dtype)
+        )
+        calls[f"conv2d {rows}x8x16x16"] = lambda dtype, r=rows: F.conv2d(
+            random_of(r, 8, 16, 16)(dtype), random_of(16, 8, 3, 3)(dtype)
+        )
+        calls[f"attention {rows}x4x33x32"] = attention(rows, 33)
+        calls[f"softmax {rows}x1000"] = lambda dtype, r=rows: torch.softmax(random_of(r, 1000)(dtype), -1)
+        calls[f"layer_norm {rows}x1000"] = lambda dtype, r=rows: F.layer_norm(random_of(r, 1000)(dtype), (1000,))
+        calls[f"sum {rows}x100000"] = lambda dtype, r=rows: random_of(r, 100_000)(dtype).sum(-1)
+        calls[f"tanh {rows}x100"] = lambda dtype, r=rows: torch.tanh(random_of(r, 100)(dtype))
+    return calls
+
+
+def table_of_cpu() -> int:
+    """Prints which calls are variant; the exit status: 1 if torch alone does not confirm one."""
+    sys.stdout.write(
+        "| call | dtype | threads | operator | relation | from rows | ULP | right | torch alone |\n|---|---|---|---|---|---|---|---|---|\n"
+    )
+    unconfirmed = invariant = 0
+    for threads in (1, os.cpu_count() or 1):
+        torch.set_num_threads(threads)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            for name, call in calls_of_cpu().items():
+                torch.manual_seed(0)
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    op_tools.OpInvariance(level="aten", output_dir=folder) as tool,
+                ):
+                    call(dtype)
+                torch.manual_seed(0)
+                with ByHand() as mode:
+                    call(dtype)
+                rows = tool.result().rows
+                invariant += not rows
+                for row in rows:
+                    confirmed = (row.op, row.relation) in mode.confirmed
+                    unconfirmed += not confirmed
+                    cells = [
+                        name,
+                        str(dtype)[6:],
+                        threads,
+                        row.op,
+                        row.relation,
+                        row.begins or "",
+                        f"{row.max_ulp:.3g}",
+                        row.right,
+                    ]
+                    sys.stdout.write(
+                        f"| {' | '.join(map(str, cells))} | {'confirmed' if confirmed else 'NOT CONFIRMED'} |\n"
+                    )
+    sys.stdout.write(f"{invariant} calls keep their bits; {unconfirmed} findings that torch alone does not confirm\n")
+    return int(unconfirmed > 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--clean", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu", action="store_true", help="the table of torch's kernels on the CPU, and nothing else")
+    options = parser.parse_args()
+    if options.cpu:
+        return table_of_cpu()
+    torch.set_num_threads(1)
+    trouble: list[str] = []
+    count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    progress = Progress(options.trials + options.clean, "invariance_faults")
+    for seed in range(options.seed, options.seed + options.trials):
+        kind, right, others, text = trial(seed)
+        count[kind].update(trials=1, named=right, others=bool(others))
+        if not right or others:
+            trouble.append(text)
+        progress.step()
+    where_count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for seed in range(options.seed, options.seed + options.clean):
+        where, variant, alarms, kept = clean(seed)
+        where_count[where].update(runs=1, kept=kept, confirmed=len(variant - alarms), alarms=len(alarms))
+        if alarms:
+            trouble.append(f"clean, {where}, seed {seed}: torch alone does not confirm {alarms}")
+        progress.step()
+    lines = ["| fault | trials | named | trials with another operator named |", "|---|---|---|---|"]
+    lines += [f"| `{kind}` | {c['trials']} | {c['named']} | {c['others']} |" for kind, c in sorted(count.items())]
+    lines += [
+        "",
+        "| without a fault | runs | relations kept | variant, confirmed by torch alone | false alarms |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {where} | {c['runs']} | {c['kept']} | {c['confirmed']} | {c['alarms']} |"
+        for where, c in sorted(where_count.items())
+    ]
+    sys.stdout.write("\n".join([*trouble, *lines]) + "\n")
+    missed = sum(c["trials"] - c["named"] for c in count.values())
+    alarms = sum(c["others"] for c in count.values()) + sum(c["alarms"] for c in where_count.values())
+    return int(missed > 0.02 * options.trials or alarms > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

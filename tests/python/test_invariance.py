@@ -1,0 +1,285 @@
+"""OpInvariance: faults are named with their relation, nothing is named without one, and the program stays as it is.
+
+tests/proofs/invariance_faults.py does it at length. The table of batches (src/hooks/batch_form.cpp) is proven here: in float64, on torch's
+own samples, rows in another batch differ by no more than rounding."""
+
+import csv
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import op_tools
+import op_tools.sim_device as sim
+from op_tools._base.verdict import Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "proofs"))
+import invariance_faults  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch, tmp_path):
+    monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "off")
+    monkeypatch.setenv("OP_TOOLS_OUTPUT_DIR", str(tmp_path))
+    op_tools._C.reload_log_level()
+    yield
+    sim.faults_clear()
+    monkeypatch.undo()
+    op_tools._C.reload_log_level()
+
+
+def gates(rows=6, device="sim"):
+    # Operators that round a single time give the same bits in a vector and behind its end; torch's exp and sigmoid do not.
+    torch.manual_seed(3)
+    return (torch.rand(rows, 8) + 0.5).to(device)
+
+
+def relations(result):
+    return {(row.op, row.relation) for row in result.rows}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "relation"),
+    [
+        ("batch_size", {}, "batch"),
+        ("batch_position", {}, "position"),
+        ("misaligned", {}, "memory"),
+        ("every_second", {}, "repeat"),
+        ("bit_flip", {"call": 0}, "repeat"),
+    ],
+)
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_fault_is_named_with_the_relation_that_it_breaks(kind, options, relation, level):
+    x = gates()
+    with sim.fault(kind, ops="aten::sqrt", **options) as fault, op_tools.OpInvariance(level=level) as tool:
+        torch.sqrt(x * 3)
+    assert fault.hits > 0
+    result = tool.result()
+    name = "torch.sqrt" if level == "torch" else "aten::sqrt"
+    assert relations(result) == {(name, relation)}
+    (row,) = result.rows
+    assert row.transient == (kind == "bit_flip")
+    assert "test_invariance.py" in row.line
+    assert row.elements > 0
+    assert row.device.startswith("sim")
+    assert result.verdict is Verdict.DIFFERS
+    assert (result.varied[relation], sum(result.varied.values())) == (1, 1)
+
+
+def test_the_batch_from_which_on_bits_are_other_is_found():
+    x = gates(rows=12)
+    with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    (row,) = tool.result().rows
+    assert (row.batch, row.begins, row.run) == (12, 2, "row 0 alone")
+    assert (row.rows, row.of_rows) == (1, 1)
+
+
+def test_a_single_row_is_judged_in_a_larger_batch():
+    x = gates(rows=1)
+    with sim.fault("batch_size", ops="aten::sqrt", scale=1.001), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    (row,) = tool.result().rows
+    assert (row.relation, row.batch, row.begins) == ("batch", 1, 2)
+
+
+def test_rounding_is_told_from_a_wrong_result():
+    x = gates()
+    with sim.fault("batch_size", ops="aten::sqrt", scale=1 + 1e-7), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    assert [row.right for row in tool.result().rows] in (["both right"], [])
+    with sim.fault("batch_size", ops="aten::sqrt", scale=1.5), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    assert [row.right for row in tool.result().rows] == ["program wrong"]  # the row alone is right
+
+
+def test_a_backward_that_does_not_repeat_is_named():
+    x = gates().requires_grad_()
+    with sim.fault("every_second", ops="aten::threshold_backward"), op_tools.OpInvariance() as tool:
+        torch.relu(x).sum().backward()
+    assert [(row.op, row.phase, row.relation) for row in tool.result().rows] == [("torch.relu", "backward", "repeat")]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_what_keeps_its_bits_agrees(device, level):
+    x = gates(device=device).requires_grad_()
+    norm = nn.LayerNorm(8).to(device)
+    with op_tools.OpInvariance(level=level) as tool:
+        norm(torch.relu(x) * 2).softmax(-1).sum().backward()
+    result = tool.result()
+    assert result.rows == []
+    assert result.verdict is Verdict.AGREES
+    assert result.ok
+    assert result.kept["batch"] >= 3
+    assert result.kept["position"] >= 3
+    assert result.kept["memory"] >= 3
+    assert any(op.backward for op in result.ops) == (level == "torch")
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_random_numbers_are_drawn_again_and_the_stream_stays(device, level):
+    def run():
+        torch.manual_seed(5)
+        y = F.dropout(torch.ones(4, 8, device=device), 0.5)
+        z = torch.empty(4, device=device).normal_()
+        return [y, z, torch.rand(3, device=device), torch.rand(3)]
+
+    plain = run()
+    with op_tools.OpInvariance(level=level) as tool:
+        watched = run()
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    result = tool.result()
+    assert result.rows == []
+    assert result.kept["repeat"] > 0
+    assert any("random" in reason for reason in result.reasons)
+
+
+def test_in_place_calls_run_from_their_former_inputs():
+    x = gates()
+    expected = x.clone().mul_(2).add_(1)
+    with op_tools.OpInvariance(level="aten") as tool:
+        x.mul_(2).add_(1)
+    assert torch.equal(x, expected)
+    assert tool.result().rows == []
+    assert {op.op for op in tool.result().ops if op.batches} == {"aten::mul_.Tensor", "aten::add_.Tensor"}
+    with sim.fault("every_second", ops="aten::mul_.Tensor"), op_tools.OpInvariance(level="aten") as tool:
+        x.mul_(2)
+    assert relations(tool.result()) == {("aten::mul_.Tensor", "repeat")}
+
+
+def test_limits_leave_calls_out_and_say_so():
+    x = gates(device="cpu")
+    with op_tools.OpInvariance(first_n_per_signature=4, every_nth=2) as tool:
+        for _ in range(10):
+            torch.sqrt(x)
+    result = tool.result()
+    assert (result.calls, result.left_out) == (2, 8)
+    assert result.coverage.lost == {"limits": 8}
+    with op_tools.OpInvariance(batch=False, alignment=False, repeats=1) as tool:
+        torch.sqrt(x)
+    assert tool.result().kept == {"repeat": 1, "memory": 0, "batch": 0, "position": 0}
+
+
+def test_an_operator_whose_batch_is_not_known_is_not_judged():
+    x = torch.eye(3)
+    with op_tools.OpInvariance() as tool:
+        torch.linalg.inv(x)
+    result = tool.result()
+    assert result.coverage.not_judged == {"no_batch": 2}
+    assert any("not known" in reason for reason in result.reasons)
+    assert result.kept["repeat"] == 1
+
+
+def test_files_have_the_rows(tmp_path):
+    x = gates()
+    with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance(output_dir=str(tmp_path)) as tool:
+        torch.sqrt(x)
+    result = tool.result()
+    (line,) = (Path(result.root) / "invariance.jsonl").read_text().splitlines()
+    assert json.loads(line)["relation"] == "batch"
+    with (Path(result.root) / "invariance.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["op"] == "torch.sqrt"
+    assert "torch.sqrt" in result.table()
+
+
+def test_a_call_that_raises_is_not_judged_and_raises():
+    x = torch.ones(2, 3)
+    with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
+        torch.mm(x, x)
+    assert tool.result().coverage.not_judged == {"raised": 4}  # relations
+
+
+@pytest.mark.parametrize(("ops", "status"), [("aten::relu", 1), ("", 0)])
+def test_op_tools_run_ends_with_the_verdict(ops, status, tmp_path):
+    script = tmp_path / "serve.py"
+    planted = f'sim.fault("batch_size", ops="{ops}")' if ops else "torch.no_grad()"
+    script.write_text(
+        "import torch, op_tools.sim_device as sim\n"
+        'x = torch.randn(6, 8).to("sim")\n'
+        f"with torch.no_grad(), {planted}:\n"
+        "    torch.relu(x * 2)\n"
+    )
+    command = [sys.executable, "-m", "op_tools", "run", "--invariance", "--fail-on-wrong", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == status, done.stderr
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trials(seed):
+    _, right, others, text = invariance_faults.trial(seed)
+    assert right, text
+    assert not others, text
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_a_fault_torch_alone_confirms_what_is_named(seed):
+    where, _, alarms, kept = invariance_faults.clean(seed)
+    assert kept > 0
+    assert not alarms, f"{where}: {alarms}"
+
+
+# --- The table of batches
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch's test code imports modules that torch itself has deprecated
+    from torch.testing._internal.common_methods_invocations import op_db
+
+FAMILIES = [
+    "add", "mul", "div", "sub", "maximum", "where", "clamp", "exp", "log", "tanh", "sigmoid", "pow", "lerp", "addcmul", "nn.functional.relu",
+    "nn.functional.gelu", "nn.functional.silu", "nn.functional.hardtanh", "nn.functional.softplus", "nn.functional.elu",
+    "nn.functional.linear", "mm", "mv", "addmm", "bmm", "baddbmm", "matmul",
+    "nn.functional.conv1d", "nn.functional.conv2d", "nn.functional.conv3d", "nn.functional.conv_transpose2d",
+    "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.avg_pool1d", "nn.functional.avg_pool2d", "nn.functional.avg_pool3d",
+    "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate",
+    "softmax", "log_softmax", "nn.functional.softmin", "sum", "mean", "amax", "argmax", "prod", "std", "var", "logsumexp", "cumsum",
+    "any", "all", "sort", "topk", "nn.functional.normalize",
+    "nn.functional.layer_norm", "native_layer_norm", "nn.functional.rms_norm", "nn.functional.group_norm",
+    "nn.functional.local_response_norm", "nn.functional.embedding", "nn.functional.scaled_dot_product_attention",
+]  # fmt: skip
+
+
+# At the other level the batch is not known: torch.where has a form that is not pointwise, the operator takes sizes as numbers.
+AT_ONE_LEVEL = {"where": "aten", "nn.functional.group_norm": "torch"}
+CASES = [(name, level) for name in FAMILIES for level in ("torch", "aten") if AT_ONE_LEVEL.get(name, level) == level]
+
+
+def samples(name, most=12):
+    return [
+        (op, sample)
+        for op in op_db
+        if op.name == name and torch.float64 in op.dtypes
+        for sample, _ in zip(op.sample_inputs("cpu", torch.float64), range(most), strict=False)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "level"), CASES)
+def test_rows_in_another_batch_are_mathematically_the_same(name, level):
+    torch.manual_seed(0)
+    cases = samples(name)
+    with op_tools.OpInvariance(level=level, alignment=False, repeats=1, first_n_per_signature=1000) as tool:
+        for op, sample in cases:
+            op(sample.input, *sample.args, **sample.kwargs)
+    result = tool.result()
+    assert sum(op.batches + op.batch for op in result.ops) > 0, result.reasons
+    rows = [row for row in result.rows if row.relation in ("batch", "position")]
+    assert [row for row in rows if row.structure or row.max_abs > 1e-9] == []
+    assert all(row.relation != "repeat" for row in result.rows)
+
+
+def test_the_proof_of_the_table_sees_a_wrong_batch():
+    """Rows of a running sum along the first dimension, under the name of an operator that has a batch."""
+    x = torch.rand(6, 4, dtype=torch.float64).to("sim")
+    with sim.fault("batch_position", ops="aten::cumsum", scale=2.0), op_tools.OpInvariance(level="aten") as tool:
+        x.cumsum(1)
+    assert [row for row in tool.result().rows if row.max_abs > 1e-9]
