@@ -94,9 +94,9 @@ class CompiledGraph:
         if wanted == (None, None):
             return self._compiled(*args)
         if "nodes" in wanted:
-            _note(self, _LEVELS)
+            _note_graph(self, _LEVELS)
             return self.operators.run_nodes(*args)
-        _note(self, self._seen_at)
+        _note_graph(self, self._seen_at)
         if "torch" in self._seen_at:
             return self._compiled(*args)
         return run_graph(self.name, self._compiled, self.operators, args)
@@ -108,7 +108,7 @@ def _count_compiled() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _note(graph: object, seen_at: tuple[str, ...] = ()) -> None:
+def _note_graph(graph: object, seen_at: tuple[str, ...] = ()) -> None:
     for runs in _on:
         runs.note(graph, seen_at)
 
@@ -146,7 +146,7 @@ def _answer(frame: FrameType, chosen: Any) -> Any:
     name, function = frame.f_code.co_name, frame.f_locals.get("fn")
     if name == "_fn" and is_graph(frame):
         if not _is_known(function):
-            _note(function)
+            _note_graph(function)
     elif name in ("compile_wrapper", "_fn") and chosen not in (None, False) and _runs_eagerly(function):
         for runs in _on:
             runs.note_eager(function)
@@ -237,9 +237,10 @@ def _innermost(backend: Any) -> Any:
 
 def _seen_at(backend: object) -> tuple[str, ...]:
     """The levels at which a graph's operators come to the tools, because the backend is torch's own that runs them one by one."""
-    from torch._dynamo.backends.debugging import aot_eager, eager
-
-    return _LEVELS if backend is eager else ("aten",) if backend is aot_eager else ()
+    of_torch: Any = sys.modules.get("torch._dynamo.backends.debugging")  # imported where one of them is the backend
+    if backend is getattr(of_torch, "eager", None):
+        return _LEVELS
+    return ("aten",) if backend is getattr(of_torch, "aot_eager", None) else ()
 
 
 def _name_of(backend: Any) -> str:
@@ -258,7 +259,7 @@ def _watch_models() -> None:
 def _noting(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def noting(model: object, *args: Any, **kwargs: Any) -> Any:
-        _note(model)
+        _note_graph(model)
         return run(model, *args, **kwargs)
 
     return noting

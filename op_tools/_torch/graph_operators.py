@@ -88,7 +88,7 @@ class _Places:
 
     def __init__(self, module: fx.GraphModule, caller: str) -> None:
         calls = [node for node in module.graph.nodes if node.op in _CALLS]
-        self._nodes = GraphNodes([(_line_of(node), _module_of(node, caller)) for node in calls])
+        self._nodes = GraphNodes([(_line_of_node(node), _module_of_node(node, caller)) for node in calls])
         graph = _copy(module.graph)
         for number, node in enumerate([node for node in graph.nodes if node.op in _CALLS]):
             with graph.inserting_before(node):
@@ -169,7 +169,7 @@ def _converted_attribute(
     return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
 
 
-def _line_of(node: fx.Node) -> str:
+def _line_of_node(node: fx.Node) -> str:
     """ "file:line function", the user's innermost line; "" where torch noted none."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     return next(
@@ -177,7 +177,7 @@ def _line_of(node: fx.Node) -> str:
     )
 
 
-def _module_of(node: fx.Node, caller: str) -> str:
+def _module_of_node(node: fx.Node, caller: str) -> str:
     """The innermost module around it, as "MLP.layers.0"; "" where none is below the caller, the module that runs the graph."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     if not modules:

@@ -155,8 +155,10 @@ def _in_graphs(change: Callable[[fx.Graph, random.Random], None]) -> Callable[[r
         def keep(graph: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
             return make_boxed_func(graph.forward)
 
-        made: Backend = aot_autograd(fw_compiler=keep if backward else spoil, bw_compiler=spoil if backward else keep)
-        return made
+        spoiled: Backend = aot_autograd(
+            fw_compiler=keep if backward else spoil, bw_compiler=spoil if backward else keep
+        )
+        return spoiled
 
     return of
 
@@ -203,13 +205,13 @@ def _train(seed: int, backend: Any, precision: str, *, dynamic: bool, tool: Any 
     return seen
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
+def _same(run: list[Any], other: list[Any]) -> bool:
     def equal(a: Any, b: Any) -> bool:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
         return type(a) is type(b) and bool(a == b)
 
-    return len(one) == len(other) and all(map(equal, one, other))
+    return len(run) == len(other) and all(map(equal, run, other))
 
 
 def _run(

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "hooks/op_call.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/compositions.h"
 #include "run_op_from_data/indexing.h"
