@@ -272,7 +272,7 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("set_torch_function_mode", &set_torch_function_mode);
   module.def("run_engine", &run_engine);
-  module.def("compiled_graphs", &compiled_graphs);
+  module.def("graph_choices", &graph_choices);
   module.def("run_graph", &run_graph);
   bind_graph_nodes(module);
   module.attr("GRAPH_CALLS") = py::str(std::string(kGraphCalls));

@@ -538,7 +538,7 @@ ModeOnStack::~ModeOnStack() {
   take_mode_from(0);
 }
 
-py::tuple compiled_graphs() {
+py::tuple graph_choices() {
   py::tuple choices(2);
   const Level levels[] = {Level::kTorch, Level::kAten};
   for (size_t i = 0; i < 2; ++i) {

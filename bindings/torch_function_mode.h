@@ -48,7 +48,7 @@ pybind11::object run_engine(const pybind11::function& function, const pybind11::
 
 // What the calling thread's tools of the torch and of the aten level want of compiled graphs, as the option `compiled`
 // says it; None: no tool of that level is on.
-pybind11::tuple compiled_graphs();
+pybind11::tuple graph_choices();
 
 // Runs a compiled graph, as a call of this name of the tools that take graphs. `operators`: the graph as Python code
 // that runs its operators one by one; second runs of the call call it.

@@ -19,7 +19,7 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from .._base.after_import import AfterImport
-from .._base.core import GRAPH_CALLS, compiled_graphs, log_warn, run_graph, unobserved
+from .._base.core import GRAPH_CALLS, graph_choices, log_warn, run_graph, unobserved
 from .._base.verdict import Coverage
 from .compat import is_graph
 from .compiled_mode import TorchFunctionMode
@@ -35,9 +35,10 @@ class GraphRuns:
 
     def __init__(self) -> None:
         _watch()
-        self._ran: set[int] = set()  # addresses, as below
-        self._unseen: dict[str, dict[int, object]] = {level: {} for level in _LEVELS}
-        self._eager: set[int] = set()  # of functions
+        self._ran: set[str | int] = set()  # keys, as below
+        # By level: the backend and the number of operators, by the graph's name, or the address of code that is not known.
+        self._unseen: dict[str, dict[str | int, tuple[str, int]]] = {level: {} for level in _LEVELS}
+        self._eager: set[int] = set()  # addresses of functions
         self._compiled_before, self._compiled = _count_compiled(), -1  # -1: it counts
         _on.append(self)
 
@@ -49,10 +50,14 @@ class GraphRuns:
 
     def note(self, graph: object, seen_at: tuple[str, ...] = ()) -> None:
         """A graph runs; tools of these levels see its operators."""
-        self._ran.add(id(graph))
+        key: str | int = id(graph)
+        facts = ("", 0)
+        if isinstance(graph, CompiledGraph):
+            key, facts = graph.name, (graph.backend, graph.operators.count)
+        self._ran.add(key)
         for level in _LEVELS:
             if level not in seen_at:
-                self._unseen[level][id(graph)] = graph
+                self._unseen[level][key] = facts
 
     def note_eager(self, function: object) -> None:
         """A compiled function runs as without torch.compile."""
@@ -65,10 +70,9 @@ class GraphRuns:
         unknown = max(0, compiled - len(self._ran))  # a graph that was compiled ran, too
         coverage.compiled += max(0, len(unseen) + unknown - coverage.graphs)
         coverage.eager += len(self._eager)
-        if coverage.compiled:
-            known = [graph for graph in unseen if isinstance(graph, CompiledGraph)]
-            coverage.compiled_nodes += sum(graph.operators.count for graph in known)
-            coverage.backends = dict(Counter(coverage.backends) + Counter(graph.backend for graph in known))
+        if coverage.compiled and not coverage.graphs:  # else it is not known here which of them the tool looked into
+            coverage.compiled_nodes = sum(count for _, count in unseen)
+            coverage.backends = dict(Counter(backend for backend, _ in unseen if backend))
 
 
 class CompiledGraph:
@@ -90,10 +94,10 @@ class CompiledGraph:
 
     def run(self, *args: Any) -> Any:
         """The graph's results, as the tools of this thread want it to run."""
-        wanted = compiled_graphs()
+        wanted = graph_choices()
         if wanted == (None, None):
             return self._compiled(*args)
-        if "nodes" in wanted:
+        if "nodes" in wanted and self.operators.runs_by_nodes:
             _note_graph(self, _LEVELS)
             return self.operators.run_nodes(*args)
         _note_graph(self, self._seen_at)
@@ -156,7 +160,7 @@ def _answer(frame: FrameType, chosen: Any) -> Any:
 
 def _runs_eagerly(function: Any) -> bool:
     """A tool wants it so. torch's own functions (torch.cond, scan) can do nothing but compile."""
-    return "eager" in compiled_graphs() and not str(getattr(function, "__module__", "")).startswith("torch._")
+    return "eager" in graph_choices() and not str(getattr(function, "__module__", "")).startswith("torch._")
 
 
 def _is_known(function: Any) -> bool:

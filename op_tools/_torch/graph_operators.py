@@ -49,6 +49,8 @@ class GraphOperators:
         nodes = [node for node in graph.graph.nodes if node.op in _CALLS]
         self.count = len(nodes)
         """Operators in the graph."""
+        self.runs_by_nodes = not any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in nodes)
+        """False: some of its operators take functions, which torch may run compiled only."""
         self._is_shared = any(map(_is_collective, nodes))
 
     def __call__(self, *args: Any) -> Any:

@@ -184,6 +184,15 @@ def test_nodes_have_the_module_and_the_line_that_they_have_without_torch_compile
     assert places(compiled=True) == places(compiled=False)
 
 
+def test_a_graph_with_functions_in_it_runs_compiled_and_is_a_gap():
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), backend="aot_eager")
+    with op_tools.OpAutoCompare(compiled="nodes") as tool:
+        result = step(torch.ones(3))
+    assert torch.equal(result, torch.ones(3).sin())
+    assert tool.coverage().gaps() == ["graphs"]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_eager_runs_without_torch_compile(level):
     torch._dynamo.reset()
