@@ -28,6 +28,7 @@
 
 OLDER(double, exp, BASE, (double x), (x))
 OLDER(double, exp2, BASE, (double x), (x))
+OLDER(double, log2, BASE, (double x), (x))
 OLDER(double, pow, BASE, (double x, double y), (x, y))
 OLDER(double, hypot, BASE, (double x, double y), (x, y))
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._device import _device_constructors
 
 from .._base.core import GraphNodes, current_module
 
@@ -129,6 +128,8 @@ def _converted(
     module: fx.GraphModule, devices: Mapping[torch.device, torch.device], dtypes: Mapping[torch.dtype, torch.dtype]
 ) -> fx.GraphModule:
     """The graph with other devices and dtypes in its arguments, and with copies of its attributes in their form."""
+    from torch.utils._device import _device_constructors
+
     graph = _copy(module.graph)
     attributes: dict[str, Any] = {}
 

@@ -234,12 +234,12 @@ TEST_CASE("An option of each type has a default, takes arguments, reads its vari
   CHECK(resolve(options).colour == Colour::kRed);
 
   const std::vector<op_tools::OptionDescription> all = options.describe();
-  REQUIRE(all.size() == 13);
+  REQUIRE(all.size() == 14);
   CHECK(all.front().text.name == "ops");
   CHECK(all.front().text.variable == "OP_TOY_LIST");
-  CHECK(all[9].text.type == "float");
-  CHECK(all[10].choices == std::vector<std::string>{"red", "green", "blue"});
-  CHECK(all[11].text.type == "ints");
+  CHECK(all[10].text.type == "float");
+  CHECK(all[11].choices == std::vector<std::string>{"red", "green", "blue"});
+  CHECK(all[12].text.type == "ints");
 }
 
 TEST_CASE("Each copy of a set of options has its own", "[options]") {
