@@ -206,7 +206,7 @@ class Relative {
     const NoiseNumbers noise;
     const double times = alone ? kAloneFactor / 2 : 1;
     // Few elements can be exact by luck: then the rounding of the inputs' own dtype counts.
-    const bool coarse = alone || result_.numel() < kDoubtless;
+    const bool coarse = alone || context_.rounds_inside || result_.numel() < kDoubtless;
     double rmse = 0, max = 0, ulp = 0;
     for (int sample = 0; sample <= noise.samples; ++sample) {
       const bool numbers = sample == noise.samples;

@@ -84,6 +84,8 @@ struct JudgeContext {
   // gradient's rounding (`perturbs_16_bits`: on the CPU).
   std::function<at::Tensor(int sample)> rerun_perturbed;
   bool perturbs_16_bits = false;
+  // A graph of operators, each of which rounds its result to its dtype: the rounding of the inputs' own dtype counts.
+  bool rounds_inside = false;
   // The part of its own rounding that may be allowed to the operator, as a share of the result's size: half of a
   // distance says nothing of it any more. Infinite: all.
   double own_noise_share = std::numeric_limits<double>::infinity();

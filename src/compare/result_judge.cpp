@@ -120,6 +120,7 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     context.golden_apart = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kFloat64Gaps})); };
   }
   context.perturbs_16_bits = facts_.has_no_reference() && is_gradient;
+  context.rounds_inside = facts_.pass.of_graph;
   if (facts_.device.autocast) {
     context.in_autocast_dtype = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kAutocastDtype})); };
   }
