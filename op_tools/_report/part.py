@@ -191,7 +191,7 @@ class Origin:
 
     @property
     def looked_at(self) -> list[str]:
-        """What was looked at, in words."""
+        """The examined work, in words."""
         return self.account.lines()[:1] if self.account else []  # the others are gaps
 
     @property
@@ -202,7 +202,7 @@ class Origin:
 
 @dataclass
 class Part:
-    """What a folder of results, or a result, holds."""
+    """The content of a folder of results, or of a result in memory."""
 
     tool: str
     origin: Origin
