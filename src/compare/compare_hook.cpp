@@ -13,13 +13,13 @@
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
 #include "compare/pending_comparison.h"
+#include "compare/rerun/live_call.h"
 #include "compare/rerun/program_errors.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_sampling.h"
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
-#include "hooks/written_inputs.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
 
@@ -30,13 +30,9 @@ constexpr const char* kChangedSince =
     "an input or result of the forward call was changed before this backward or in it, past autograd: look for who did "
     "that";
 
-struct CompareState final : HookState {
+struct CompareState final : LiveCall {
   std::shared_ptr<ComparedState> compared;
-  std::vector<at::Tensor> live;   // the program's input tensors
-  std::vector<int64_t> versions;  // before the call
-  CallBefore known;               // without stack: that of the rows is longer
-  std::unique_ptr<RandomWatch> watch;
-  std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
+  CallBefore known;  // without stack: that of the rows is longer
 };
 
 struct BackwardState final : WatchedForBackward {
@@ -98,13 +94,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
     return nullptr;
   }
   auto state = std::make_unique<CompareState>();
-  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
-  try {
-    wait_for_program(kNames.tool, state->live, "before", call);
-  } catch (const StopProgram&) {
-    state->stop = std::current_exception();  // the program is stopped after its call
-    return state;
-  }
+  if (!state->take_inputs(kNames.tool, call)) return state;
   state->compared = std::make_shared<ComparedState>();
   ComparedState& compared = *state->compared;
   compared.is_graph = call.is_graph;
@@ -112,16 +102,11 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   compared.call.signature = signature;
   compared.call.stack = call.stack();
   state->known = {ProgramState::of(call), {}, call.module()};
-  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   if (log::enabled(log::Level::kInfo)) {
     compared.call.inputs = "{'args': " + describe(call.args()) + ", 'kwargs': " + describe(call.kwargs()) + "}";
   }
   compared.replayable = std::make_unique<ReplayableCall>(call);
-  compared.call.device = "cpu";
-  for (const TensorMeta& facts : compared.replayable->inputs().tensors) {
-    if (!facts.device.is_cpu()) compared.call.device = facts.device.str();
-  }
-  // Last, so that nothing of ours comes between the generator's state and the call.
+  compared.call.device = device_of_inputs(*compared.replayable);
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;
 }
@@ -130,7 +115,7 @@ void CompareHook::after(OpCall& call, HookState* state) {
   if (call.phase == Phase::kBackward) return impl_->backward(call);
   if (!state) return;
   auto& mine = static_cast<CompareState&>(*state);
-  if (mine.stop) std::rethrow_exception(mine.stop);
+  mine.rethrow_stop();
   impl_->forward(call, mine);
 }
 
@@ -215,10 +200,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   observed->at_once = is_judged_at_once(observed->facts);
   RunOutcome& run = observed->run;
   run.raised = call.error;
-  const std::vector<bool>& written = compared.replayable->written_inputs();
-  for (size_t i = 0; i < state.live.size(); ++i) {
-    run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
-  }
+  run.written = state.written_inputs(*compared.replayable);
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
   if (run.raised.empty()) wait_for_program(kNames.tool, results, "after", call);
   wait_for_program(kNames.tool, state.live, "after", call);

@@ -1,12 +1,10 @@
 #include "invariance/invariance_hook.h"
 
 #include <algorithm>
-#include <exception>
-#include <optional>
 #include <utility>
 
-#include "base/stop_program.h"
 #include "calls/random_state.h"
+#include "compare/rerun/live_call.h"
 #include "compare/rerun/program_errors.h"
 #include "compare/rerun/replayable_call.h"
 #include "hooks/call_sampling.h"
@@ -22,17 +20,13 @@ namespace {
 struct RunAgainState {
   std::unique_ptr<ReplayableCall> replayable;
   CallInfo call;
-  std::string device = "cpu";
+  std::string device;
   Value random_states;
   std::vector<uintptr_t> alignments;
 };
 
-struct State final : HookState {
+struct State final : LiveCall {
   std::shared_ptr<RunAgainState> shared = std::make_shared<RunAgainState>();
-  std::vector<at::Tensor> live;   // the program's input tensors
-  std::vector<int64_t> versions;  // before the call
-  std::unique_ptr<RandomWatch> watch;
-  std::exception_ptr stop;  // an error of the program's that came to light before the call; nothing else is set then
 };
 
 struct BackwardState final : WatchedForBackward {
@@ -83,23 +77,13 @@ std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
     return nullptr;
   }
   auto state = std::make_unique<State>();
-  state->live = flatten_tensors(make_tuple({call.args(), call.kwargs()}));
-  try {
-    wait_for_program(kNames.tool, state->live, "before", call);
-  } catch (const StopProgram&) {
-    state->stop = std::current_exception();  // the program is stopped after its call
-    return state;
-  }
+  if (!state->take_inputs(kNames.tool, call)) return state;
   RunAgainState& shared = *state->shared;
   shared.call = CallInfo::of(call);
   shared.call.stack = call.stack();
   shared.call.module = call.module();
-  for (const at::Tensor& tensor : state->live) state->versions.push_back(version_of(tensor));
   shared.replayable = std::make_unique<ReplayableCall>(call);
-  for (const TensorMeta& facts : shared.replayable->inputs().tensors) {
-    if (!facts.device.is_cpu()) shared.device = facts.device.str();
-  }
-  // The watch is last, so that nothing of ours comes between the generator's state and the call.
+  shared.device = device_of_inputs(*shared.replayable);
   shared.alignments = alignments_of(state->live);
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;
@@ -109,7 +93,7 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
   if (call.phase == Phase::kBackward) return impl_->backward(call);
   if (!state) return;
   auto& mine = static_cast<State&>(*state);
-  if (mine.stop) std::rethrow_exception(mine.stop);
+  mine.rethrow_stop();
   std::vector<RelationVerdict> verdicts = impl_->forward(call, mine);
   if (!verdicts.empty()) impl_->report.add(mine.shared->call, mine.shared->device, std::move(verdicts));
 }
@@ -147,10 +131,7 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
   RunOutcome& run = observed.outcome;
   run.result = call.result();
   run.inputs = state.live;
-  const std::vector<bool>& written = shared.replayable->written_inputs();
-  for (size_t i = 0; i < state.live.size(); ++i) {
-    run.written.push_back((i < written.size() && written[i]) || version_of(state.live[i]) != state.versions[i]);
-  }
+  run.written = state.written_inputs(*shared.replayable);
   run.record_memory(results, state.live);
   std::vector<RelationVerdict> verdicts = CallInvariance(*shared.replayable, call.name, observed, options).judge();
   if (options.gradients && call.level == Level::kTorch && shared.replayable->wants_gradients()) {
