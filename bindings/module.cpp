@@ -53,6 +53,10 @@
 #include "termination.h"
 #include "torch_function_mode.h"
 
+#ifdef Py_GIL_DISABLED
+#error "op_tools reads frames, modules and caches under the GIL, which a free-threaded Python lacks: build it for a Python with the GIL"
+#endif
+
 namespace op_tools::python {
 namespace {
 

@@ -8,7 +8,7 @@ set(OpToolsTorch_FOUND TRUE)
 
 # The versions of torch that op_tools works with, for the whole project: ./dev and cmake/build_backend.py read them here,
 # and a test holds the README to them.
-set(OP_TOOLS_TORCH_MINIMUM 2.9)
+set(OP_TOOLS_TORCH_MINIMUM 2.7)
 set(OP_TOOLS_TORCH_USUAL 2.13)  # of development: ./dev installs it where there is no torch
 set(OP_TOOLS_TORCH_NEWEST 2.15)
 

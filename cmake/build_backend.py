@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,8 +88,17 @@ def _minor_of(folder: Path) -> str:
 
 
 def _for_torch(config_settings: Settings) -> dict[str, Any]:
-    """The settings of a build, with the torch that it is for."""
+    """The settings of a build, with the torch that it is for.
+
+    Raises:
+        SystemExit: there is no torch, or this Python has no GIL.
+    """
     global _minor
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SystemExit(
+            f"op_tools: {sys.executable} is a free-threaded Python {sys.version_info[0]}.{sys.version_info[1]}, where "
+            "op_tools would read Python's objects without a lock. Install torch and op_tools for the Python of that version with the GIL."
+        )
     settings = {**(config_settings or {})}
     if TORCH_ROOT not in settings:
         settings[TORCH_ROOT] = str(find_torch())

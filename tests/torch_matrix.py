@@ -56,6 +56,8 @@ CORE = (
     "test_blackbox.py",
     "test_launcher.py",
     "test_as_cuda.py",
+    "test_compiled.py",
+    "test_invariance.py",
     "test_wrong_torch.py",
 )
 HEADS = ("torch", "Python", "built", "C++ tests", "pytest core", "transparency", "files of other rows", "wrong torch")

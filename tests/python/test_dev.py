@@ -1,9 +1,10 @@
-"""./dev: two in one checkout; which tests its arguments choose."""
+"""./dev: two in one checkout; how many files of a folder it compiles together."""
 
 import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -46,3 +47,46 @@ def test_a_dev_that_a_dev_runs_and_its_help_do_not_wait(checkout):
         fcntl.flock(lock, fcntl.LOCK_EX)
         for process in (started(checkout, "clean", OP_TOOLS_DEV_LOCKED="1"), started(checkout, "help")):
             assert process.communicate(timeout=60)[1] == "" and process.returncode == 0
+
+
+@pytest.fixture
+def dry(checkout):
+    """Runs ./dev in a folder whose cmake only writes down its arguments: what it was called with."""
+    programs = checkout / "programs"
+    programs.mkdir()
+    (programs / "cmake").write_text('#!/bin/sh\necho "$@" >>cmake.txt\nmkdir -p build/dev\ntouch build/dev/build.ninja\n')
+    (programs / "cmake").chmod(0o755)
+    shutil.copy(ROOT / "CMakePresets.json", checkout)
+    variables = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "OP_TOOLS_VENV": sys.prefix,
+        "OP_TOOLS_EXTRAS": "",
+    }
+
+    def run(*arguments, **environment):
+        (checkout / "cmake.txt").write_text("")
+        process = started(checkout, *arguments, **{"OP_TOOLS_TOGETHER": ""} | variables | environment)
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, errors
+        return (checkout / "cmake.txt").read_text()
+
+    return run
+
+
+def test_a_new_folder_compiles_files_together_and_stays_as_it_is(dry, checkout):
+    eight = "-DCMAKE_UNITY_BUILD_BATCH_SIZE=8"
+    assert eight in dry("run", "true")
+    assert "--preset" not in dry("build")  # the folder is there: it is not configured anew
+    shutil.rmtree(checkout / "build")
+    assert "UNITY" not in dry("build")
+    assert "--preset" not in dry("run", "true")
+    assert "-DCMAKE_UNITY_BUILD_BATCH_SIZE=3" in dry("build", OP_TOOLS_TOGETHER="3")
+
+
+def test_a_benchmark_leaves_the_checkout_to_others(dry, checkout):
+    (checkout / "benchmarks").mkdir()
+    (checkout / "benchmarks" / "free.py").write_text(
+        "import fcntl\nfcntl.flock(open('build/lock'), fcntl.LOCK_EX | fcntl.LOCK_NB)\nopen('free', 'w')\n"
+    )
+    dry("bench", "free")
+    assert (checkout / "free").exists()

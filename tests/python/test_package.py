@@ -360,6 +360,18 @@ def test_a_build_without_torch_says_the_commands_that_work(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_python_without_the_gil_is_refused(tmp_path):
+    code = (
+        "import sysconfig, build_backend as b\n"
+        "sysconfig.get_config_var = lambda name: int(name == 'Py_GIL_DISABLED')\n"
+        "b.build_wheel('.', None)"
+    )
+    done = backend(code, tmp_path)
+    assert done.returncode == 1
+    assert "is a free-threaded Python" in done.stderr and "with the GIL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_source_distribution_is_for_no_torch(tmp_path):
     code = (
         "import build_backend as b; b.build_sdist('.', None)\n"
