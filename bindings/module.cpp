@@ -54,7 +54,7 @@
 #include "torch_function_mode.h"
 
 #ifdef Py_GIL_DISABLED
-#error "op_tools reads frames, modules and caches under the GIL, which a free-threaded Python lacks: build it for a Python with the GIL"
+#error "op_tools reads frames, modules and caches under the GIL: build it for a Python that has it"
 #endif
 
 namespace op_tools::python {

@@ -54,7 +54,9 @@ def dry(checkout):
     """Runs ./dev in a folder whose cmake only writes down its arguments: what it was called with."""
     programs = checkout / "programs"
     programs.mkdir()
-    (programs / "cmake").write_text('#!/bin/sh\necho "$@" >>cmake.txt\nmkdir -p build/dev\ntouch build/dev/build.ninja\n')
+    (programs / "cmake").write_text(
+        '#!/bin/sh\necho "$@" >>cmake.txt\nmkdir -p build/dev\ntouch build/dev/build.ninja\n'
+    )
     (programs / "cmake").chmod(0o755)
     shutil.copy(ROOT / "CMakePresets.json", checkout)
     variables = {
