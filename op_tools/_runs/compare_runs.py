@@ -11,6 +11,7 @@ from .._base import core
 from .._base.account import ACCOUNT, accounts_of
 from .._base.core import Error, different_op_counts, find_recordings, make_recording, read_recording
 from .._base.data_file import read_data
+from .._base.rank_text import ranks_text
 from .._tools.record import RECORDING, Recording
 from ..formats import format_of
 from .comparison import RankComparison, RunRows, RunsComparison, Structure
@@ -180,8 +181,8 @@ def compare_runs(
     ]
     if captures is not None:
         ranks = [judged_by_values(rank, *captures) for rank in ranks]
-    alone = [f"rank {rank}: only in A" for rank in sorted(of_a.keys() - of_b)]
-    alone += [f"rank {rank}: only in B" for rank in sorted(of_b.keys() - of_a)]
+    only = (("A", of_a.keys() - of_b), ("B", of_b.keys() - of_a))
+    alone = [f"{ranks_text(ranks)}: only in {name}" for name, ranks in only if ranks]
     if not ranks:
         raise Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")
     return RunsComparison(ranks, alone)

@@ -12,12 +12,14 @@ from typing import Any, overload
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
 from .._base.declared_rows import CallVerdict, RunRow
+from .._base.rank_text import ranks_text
 from .._base.results import DEFAULT_ROWS, Result, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 
 _WIDTH = 80
 _BEFORE = 10  # calls that are shown before the first divergence
 _WORST = 5
+_RANKS = 3  # that are described, each with another first divergence
 
 
 class RunRows(Sequence[RunRow]):
@@ -183,12 +185,12 @@ class RunsComparison(Result):
         return status_of(self.verdict)
 
     def table(self) -> str:
-        """All ranks for people."""
-        parts = [rank.table() for rank in self.ranks]
+        """All ranks for people: of several, those that diverged first are described, the others are a line."""
+        parts = [self.ranks[0].table()] if len(self.ranks) == 1 else _of_ranks(self.ranks)
         if self.verdict is Verdict.NOT_JUDGED:
-            parts.append("\n".join(f"NOT JUDGED: {one}" for one in self.unseen))
+            parts.append("\n".join(f"NOT JUDGED: {reason}" for reason in _unseen_by_reason(self)))
         else:
-            parts += [f"not compared: {one}" for one in self.not_compared]
+            parts += [f"not compared: {rank}" for rank in self.not_compared]
         return "\n\n".join(parts)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -307,6 +309,58 @@ def _chain_lines(rank: RankComparison) -> list[str]:
 def _worst_lines(rank: RankComparison) -> list[str]:
     worst = rank.worst()[:_WORST]
     return ["", "The operators with the largest differences of their own:", _table(worst)] if len(worst) > 1 else []
+
+
+def _grouped(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Ranks and texts; a line for each text."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, text in texts:
+        ranks_of.setdefault(text, []).append(rank)
+    return (f"{ranks_text(ranks)}: {text}" for text, ranks in ranks_of.items())
+
+
+def _unseen_by_reason(comparison: RunsComparison) -> list[str]:
+    if len(comparison.ranks) == 1:
+        return comparison.unseen
+    reasons = ((rank.rank, reason) for rank in comparison.ranks for reason in rank.unseen)
+    return [*_grouped(reasons), *comparison.not_compared]
+
+
+def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
+    """A fault of one rank reaches the others through collectives: the earliest divergence is the one to look at."""
+    agree = [rank for rank in ranks if rank.first is None]
+    kinds: dict[tuple[int, int, str, str, str], list[RankComparison]] = {}
+    for rank in ranks:
+        if (first := rank.first) is not None:
+            kinds.setdefault((first.step, first.row, first.op, first.phase, first.module), []).append(rank)
+    earliest = sorted(kinds.items())
+    parts = []
+    if earliest:
+        columns = [("step", True), ("row", True), ("op", False), ("phase", False), ("module", False), ("ranks", False)]
+        cells = [
+            [str(step), str(row), short_name(op), phase, module, ranks_text(rank.rank for rank in those)]
+            for (step, row, op, phase, module), those in earliest[:DEFAULT_ROWS]
+        ]
+        more = len(earliest) - len(cells)
+        parts.append(
+            f"{len(ranks) - len(agree)} of {len(ranks)} ranks diverge, the earliest first:\n"
+            + text_table(columns, cells, _WIDTH)
+            + (f"\n... and {more} more first divergences" if more else "")
+        )
+        parts += [those[0].table() for _, those in earliest[:_RANKS]]
+        if others := [rank for _, those in earliest[:_RANKS] for rank in those[1:]] or [
+            those[0] for _, those in earliest[_RANKS:]
+        ]:
+            parts.append(f"Another rank: op-tools compare {others[0].a} {others[0].b}")
+    if agree:
+        calls = sum(len(rank.rows) for rank in agree)
+        alone = " The others changed nothing." if any(rank._alone for rank in agree) else ""
+        parts.append(
+            f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
+        )
+        structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
+        parts += ["\n".join(map(_cut, lines))] if (lines := list(_grouped(structures))[:DEFAULT_ROWS]) else []
+    return parts
 
 
 def _described(rank: RankComparison) -> list[str]:

@@ -81,34 +81,47 @@ class BlackBox(Result):
         )
 
     @property
+    def process(self) -> str:
+        """Its rank and number."""
+        parent = f" (forked from {self.parent})" if self.parent else ""
+        return f"rank {self.rank}, process {self.pid}{parent}"
+
+    @property
     def verdict(self) -> str:
         """In one sentence: where the process is, or where it ended."""
-        who = f"rank {self.rank}, process {self.pid}"
-        if self.parent:
-            who += f" (forked from {self.parent})"
+        since = f", since {self.waiting:.1f} s" if self.waiting else ""
+        return f"{self.process} {self.position}{since}"
+
+    @property
+    def waiting(self) -> float:
+        """Seconds since a living process began the call that it is in; 0 where it is in none."""
+        return time.time() - self.open[-1].begun if self.alive and self.open and self.copied is None else 0.0
+
+    @property
+    def position(self) -> str:
+        """Where the process is, or where it ended: the same text for processes that are in the same call."""
         inside = [_described_call(row) for row in self.open]
         if self.copied is not None:
             state = f"was in {' and in '.join(inside)}" if inside else "was in no operator"
             if self.left_out:
                 state = f"{state if inside else 'may have been'}{', or' if inside else ''} in one of {self._lost}"
-            return f"{who} {state} when its file was copied"
+            return f"{state} when its file was copied"
         if inside:
-            since = f", since {time.time() - self.open[-1].begun:.1f} s" if self.alive else ""
             lost = f", or in one of {self._lost}" if self.left_out else ""
-            return f"{who} {'is' if self.alive else 'ended'} in {' and in '.join(inside)}{since}{lost}"
+            return f"{'is' if self.alive else 'ended'} in {' and in '.join(inside)}{lost}"
         last = self.rows[-1] if self.rows else None
         if self.left_out and not self.closed:
             known = f"; the last call that has one was {_described_call(last)}" if last else ""
-            return f"{who} {'may be' if self.alive else 'may have ended'} in one of {self._lost}{known}"
+            return f"{'may be' if self.alive else 'may have ended'} in one of {self._lost}{known}"
         raised = last is not None and last.state == "failed"
         if self.closed:
             last_raised = f"; the last call raised: {_described_call(last)}" if last and raised else ""
-            return f"{who} stopped the tool; no call was open{last_raised}"
+            return f"stopped the tool; no call was open{last_raised}"
         if last is None:
-            return f"{who} {'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
+            return f"{'has made' if self.alive else 'ended before'} {'no' if self.alive else 'its first'} call"
         where = "is in no operator" if self.alive else "ended outside of any operator"
         waits = " (it may wait for the other ranks)" if self.alive and last.number else ""
-        return f"{who} {where}; the last was {_described_call(last)}{', which raised' if raised else ''}{waits}"
+        return f"{where}; the last was {_described_call(last)}{', which raised' if raised else ''}{waits}"
 
     @property
     def _lost(self) -> str:

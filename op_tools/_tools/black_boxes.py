@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
+from .._base.rank_text import ranks_text
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
 
@@ -44,20 +45,22 @@ def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list
         calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
         shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
         if len(set(shown.values())) > 1:
-            what = "; ".join(
-                f"rank {rank}: {row.op} on {row.inputs or 'no tensors'}, line {row.line}" for rank, row in calls.items()
-            )
-            lines.append(f"{name}: the ranks disagree in collective {number}: {what}")
+            by_call: dict[str, list[int]] = {}
+            for rank, row in calls.items():
+                by_call.setdefault(f"{row.op} on {row.inputs or 'no tensors'}, line {row.line}", []).append(rank)
+            fewest_first = sorted(by_call.items(), key=lambda call: len(call[1]))
+            calls_text = "; ".join(f"{ranks_text(those)}: {call}" for call, those in fewest_first)
+            lines.append(f"{name}: the ranks disagree in collective {number}: {calls_text}")
             break
     common = next(rows[reached] for rows in ranks.values() if reached in rows)
     lines.append(
         f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {common.inputs}"
     )
-    behind = [str(rank) for rank, number in last.items() if number < furthest]
+    behind = [rank for rank, number in last.items() if number < furthest]
     if behind:
         ahead = next(rows[furthest] for rank, rows in ranks.items() if last[rank] == furthest)
         lines.append(
-            f"{name}: behind {'is rank' if len(behind) == 1 else 'are ranks'} {', '.join(behind)}: "
+            f"{name}: behind {'is' if len(behind) == 1 else 'are'} {ranks_text(behind)}: "
             f"others have begun number {furthest}, {ahead.op} on {ahead.inputs}"
         )
     return lines
@@ -100,21 +103,46 @@ def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verd
     return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
 
 
+def _groups(read_boxes: Sequence[BlackBox]) -> list[list[BlackBox]]:
+    """Processes that are in the same call, or ended there; the fewest first, as all others wait for a sick rank."""
+    by_position: dict[tuple[str, str], list[BlackBox]] = {}
+    for box in sorted(read_boxes, key=lambda box: (box.rank, box.pid)):
+        lacks = ", ".join(lack.value for lack in box.lacks)
+        by_position.setdefault((box.position, lacks), []).append(box)
+
+    def urgency(boxes: list[BlackBox]) -> tuple[bool, int, bool, bool]:
+        box = boxes[0]
+        return box.closed, len(boxes), not (box.open and not box.alive), not box.open
+
+    return sorted(by_position.values(), key=urgency)
+
+
+def _line_of(boxes: Sequence[BlackBox]) -> str:
+    if len(boxes) == 1:
+        return boxes[0].verdict
+    ranks = {box.rank for box in boxes}
+    count = f" ({len(boxes)} processes)" if len(ranks) < len(boxes) else ""
+    longest = max(box.waiting for box in boxes)
+    since = f", the longest since {longest:.1f} s" if longest else ""
+    return f"{ranks_text(ranks)}{count} {boxes[0].position}{since}"
+
+
 def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
-    """The output of `op-tools blackbox`: a sentence per process, those that ended in a call first, and the last calls of each
-    that did not stop the tool itself."""
-    boxes = sorted(
-        read_boxes, key=lambda box: (not (box.open and not box.alive), not box.open, box.closed, box.rank, box.pid)
-    )
-    any_call = any(box.rows for box in boxes)
+    """The output of `op-tools blackbox`: how far the process groups are, a sentence for all processes that are in the same call,
+    and the last calls of the first process of each sentence, if it did not stop the tool itself."""
+    groups = _groups(read_boxes)
+    any_call = any(box.rows for box in read_boxes)
     parts = []
-    if len(boxes) > 1:
-        parts.append("\n".join([*(box.verdict for box in boxes), *collective_progress(boxes)]))
-    for box in boxes:
-        if box.closed and not all(one.closed for one in boxes):
+    if len(read_boxes) > 1:
+        parts.append("\n".join([*map(_line_of, groups), *collective_progress(list(read_boxes))]))
+    for boxes in groups:
+        box = boxes[0]
+        if box.closed and not all(other.closed for other in read_boxes):
             continue  # its line is above; others are looked for
         lacks = [f"NOT JUDGED: {lack.value}" for lack in box.lacks if lack is not Lack.NO_CALL or not any_call]
         title = "\n".join(text for text in (box.verdict, *lacks, box.device_verdict, box.program, box.path) if text)
+        if len(boxes) > 1:
+            title += f"\n{len(boxes) - 1} more processes in the same call; the last calls of one: op-tools blackbox {boxes[1].path}"
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
         parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)

@@ -12,8 +12,9 @@ from conftest import PYTHON
 import op_tools
 from op_tools.__main__ import main
 from op_tools._base.declared_rows import BlackBoxRow
+from op_tools._base.rank_text import ranks_text
 from op_tools._tools.black_box_file import BlackBox
-from op_tools._tools.black_boxes import collective_progress, find_black_boxes
+from op_tools._tools.black_boxes import collective_progress, find_black_boxes, show_black_boxes
 
 RANKS = 4
 STALL = 0.5
@@ -119,16 +120,34 @@ def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
     )
 
 
+def test_a_thousand_ranks_fit_on_a_page_and_the_sick_rank_comes_first():
+    sick = 612
+    boxes = [box_of(rank, 1.0, [1, 2] if rank == sick else [1, 2, 3]) for rank in range(1024)]
+    text = show_black_boxes(boxes)
+    lines = text.splitlines()
+    assert lines[0].startswith(f"rank {sick}, process 1001 ended outside of any operator") and "number 2" in lines[0]
+    assert lines[1].startswith("ranks 0 to 611, 613 to 1023 ended outside of any operator") and "number 3" in lines[1]
+    assert f"behind is rank {sick}" in text and "1022 more processes in the same call" in text
+    assert len(lines) < 40
+
+
+def test_ranks_in_a_text():
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([1, 0]) == "ranks 0, 1"
+    assert ranks_text([0, 1, 2, 7, 5, 4, 7]) == "ranks 0 to 2, 4, 5, 7"
+    assert ranks_text([]) == ""
+
+
 @pytest.mark.parametrize(
     ("what", "guilty"),
     [("operator", "rank 2: c10d::broadcast_ on float32[4]"), ("shape", "rank 2: c10d::allreduce_ on float32[8]")],
 )
 def test_collectives_that_differ_are_named(tmp_path, what, guilty):
     with ranks(tmp_path, what):
-        lines = findings(tmp_path, guilty, "rank 0: c10d::allreduce_ on float32[4]")
+        lines = findings(tmp_path, guilty, "ranks 0, 1, 3: c10d::allreduce_ on float32[4]")
         (line,) = [line for line in lines if "disagree" in line]
     assert "the ranks disagree in collective 4" in line
-    assert "rank 0: c10d::allreduce_ on float32[4]" in line
+    assert "ranks 0, 1, 3: c10d::allreduce_ on float32[4]" in line
     assert guilty in line and "<string>:" in line.partition(guilty)[2]
 
 

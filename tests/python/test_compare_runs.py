@@ -1,8 +1,10 @@
 """op-tools compare and compare_runs: which calls belong together, where runs part, and the reports for programs and people."""
 
+import contextlib
 import csv
 import itertools
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -340,6 +342,26 @@ def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     assert odd.op == "torch.nn.functional.relu" and odd.step == 1 and odd.finding == "other results"
     assert [row.rank for row in many.rows] == [2]
     assert main(["compare", str(tmp_path / "ranks")]) == 1
+
+
+def test_a_hundred_ranks_fit_on_a_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "100")
+    for run in ("a", "b"):
+        for rank in range(100 if run == "a" else 97):
+            monkeypatch.setenv("RANK", str(rank))
+            is_sick = run == "b" and rank in (7, 90, 91, 92)
+            fault = sim.fault("scale", ops="aten::relu", scale=1.5) if is_sick else contextlib.nullcontext()
+            with fault, op_tools.OpRecord(output_dir=tmp_path / run, level="aten"):
+                torch.ones(4, device="sim").relu() + 1
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    text = comparison.table()
+    assert [rank.rank for rank in comparison.ranks if rank.first] == [7, 90, 91, 92]
+    assert text.startswith("4 of 97 ranks diverge, the earliest first:")
+    assert "ranks 7, 90 to 92" in text and "ranks 0 to 6, 8 to 89, 93 to 96." in text
+    assert "not compared: ranks 97 to 99: only in A" in text
+    assert "\nrank 7\n" in text and "\nrank 90\n" not in text and len(text.splitlines()) < 40
+    again = re.search("Another rank: op-tools (compare .*)", text)[1].split()
+    assert "rank90" in again[1] and main(again) == 1
 
 
 # ---- the command line ----

@@ -1,0 +1,21 @@
+"""Ranks in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0 to 4, 6, 7": each rank once, three neighbours and more as a range; "" without any."""
+    numbers = sorted(set(ranks))
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [
+        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
+        for first, last in ranges
+    ]
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(texts)}" if texts else ""
