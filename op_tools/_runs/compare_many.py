@@ -88,7 +88,7 @@ class ManyRuns(Result):
         """For people."""
         if self.verdict is Verdict.NOT_JUDGED:
             accounts = [line for one in self.accounts.values() for line in lines_of(one)]
-            return "\n".join([*accounts, *(f"NOT JUDGED: {one}" for one in self.unseen)])
+            return "\n".join([*accounts, *(f"NOT JUDGED: {reason}" for reason in self.unseen)])
         if not self.rows:
             return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
         columns: list[Shown[OddRow]] = [
@@ -116,7 +116,7 @@ class ManyRuns(Result):
             "runs": len(self.runs),
             "odd": len(self.rows),
         }
-        return "".join(json.dumps(one) + "\n" for one in [*records, summary])
+        return "".join(json.dumps(record) + "\n" for record in [*records, summary])
 
 
 def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns:

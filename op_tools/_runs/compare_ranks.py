@@ -117,7 +117,7 @@ class RanksComparison(Result):
             lines += ["", f"First divergence: {first.op} ({first.phase}, step {first.step}){which}: {first.finding}"]
             lines += [f"  module: {first.module}", f"  line: {first.line}"]
         if self.verdict is Verdict.NOT_JUDGED:
-            lines += ["", *(f"NOT JUDGED: {one}" for one in self.unseen)]
+            lines += ["", *(f"NOT JUDGED: {reason}" for reason in self.unseen)]
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -127,7 +127,7 @@ class RanksComparison(Result):
             records.append({"kind": "first_divergence", "verdict": "born here", **asdict(self.first)})
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
         records.append({"kind": "summary", **verdict, "ranks": len(self.many)})
-        return "".join(json.dumps(one) + "\n" for one in records)
+        return "".join(json.dumps(record) + "\n" for record in records)
 
 
 def read_plan_rules(path: str | Path) -> list[tuple[str, str]]:

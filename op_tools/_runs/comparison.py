@@ -37,7 +37,7 @@ class RunRows(Sequence[RunRow]):
     def __getitem__(self, index: slice) -> list[RunRow]: ...
     def __getitem__(self, index: int | slice) -> RunRow | list[RunRow]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         return RunRow(**self._found.row(index % len(self)))
@@ -122,12 +122,12 @@ class RankComparison(Result):
 
     @property
     def _alone(self) -> int:
-        return sum(self.counts.get(one, 0) for one in (CallVerdict.ONLY_A, CallVerdict.ONLY_B))
+        return sum(self.counts.get(verdict, 0) for verdict in (CallVerdict.ONLY_A, CallVerdict.ONLY_B))
 
     @property
     def chain(self) -> list[RunRow]:
         """The longest way that the first difference took: from row to row along the producers."""
-        return [] if self._first is None else [self.rows[one] for one in self._found.chain(self._first)]
+        return [] if self._first is None else [self.rows[row] for row in self._found.chain(self._first)]
 
     def worst(self, verdict: str = CallVerdict.BORN) -> list[RunRow]:
         """The rows with a verdict, the largest share of its limit first.
@@ -135,7 +135,7 @@ class RankComparison(Result):
         Args:
             verdict: a verdict of the rows, "born here", "carried", ..., or of CallVerdict.
         """
-        return [self.rows[one] for one in self._found.worst(CallVerdict(verdict).value)]
+        return [self.rows[row] for row in self._found.worst(CallVerdict(verdict).value)]
 
     def first_divergence(self) -> dict[str, Any] | None:
         """The record that a program reads: {"kind": "first_divergence", "op", "phase", "module", "line", ...}."""
@@ -172,7 +172,7 @@ class RunsComparison(Result):
     @property
     def unseen(self) -> list[str]:
         """Why it is not known that the runs agree; empty where it is."""
-        return [f"rank {rank.rank}: {one}" for rank in self.ranks for one in rank.unseen] + self.not_compared
+        return [f"rank {rank.rank}: {reason}" for rank in self.ranks for reason in rank.unseen] + self.not_compared
 
     @property
     def verdict(self) -> Verdict:
@@ -210,20 +210,20 @@ class RunsComparison(Result):
             "unseen": self.unseen,
             "ranks": len(self.ranks),
             "verdicts": dict(counts),
-            "incomplete": [one for rank in self.ranks for one in rank.incomplete] + self.not_compared,
+            "incomplete": [recording for rank in self.ranks for recording in rank.incomplete] + self.not_compared,
         }
 
     def to_json(self) -> str:
         """The records as lines of JSON; numbers that are not finite are strings."""
-        return "".join(json.dumps(_finite_json(one)) + "\n" for one in self.records())
+        return "".join(json.dumps(_finite_json(record)) + "\n" for record in self.records())
 
 
 def _finite_json(value: Any) -> Any:
     """As JSON has it: its numbers are finite."""
     if isinstance(value, dict):
-        return {key: _finite_json(one) for key, one in value.items()}
+        return {key: _finite_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite_json(one) for one in value]
+        return [_finite_json(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
         return str(value)
     return value
@@ -311,7 +311,7 @@ def _worst_lines(rank: RankComparison) -> list[str]:
     return ["", "The operators with the largest differences of their own:", _table(worst)] if len(worst) > 1 else []
 
 
-def _grouped(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
+def _ranks_by_text(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
     """Ranks and texts; a line for each text."""
     ranks_of: dict[str, list[int]] = {}
     for rank, text in texts:
@@ -323,11 +323,11 @@ def _unseen_by_reason(comparison: RunsComparison) -> list[str]:
     if len(comparison.ranks) == 1:
         return comparison.unseen
     reasons = ((rank.rank, reason) for rank in comparison.ranks for reason in rank.unseen)
-    return [*_grouped(reasons), *comparison.not_compared]
+    return [*_ranks_by_text(reasons), *comparison.not_compared]
 
 
 def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
-    """A fault of one rank reaches the others through collectives: the earliest divergence is the one to look at."""
+    """A fault of one rank reaches the others through collectives: the earliest divergence comes first."""
     agree = [rank for rank in ranks if rank.first is None]
     kinds: dict[tuple[int, int, str, str, str], list[RankComparison]] = {}
     for rank in ranks:
@@ -359,7 +359,7 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
         structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
-        parts += ["\n".join(map(_cut, lines))] if (lines := list(_grouped(structures))[:DEFAULT_ROWS]) else []
+        parts += ["\n".join(map(_cut, lines))] if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS]) else []
     return parts
 
 
@@ -367,9 +367,9 @@ def _described(rank: RankComparison) -> list[str]:
     lines = [f"rank {rank.rank}"]
     for name, path in (("A", rank.a), ("B", rank.b)):
         lines += [f"{name}: {path}", *lines_of(rank.accounts.get(name))]
-    lines += [f"incomplete: {one}" for one in rank.incomplete]
+    lines += [f"incomplete: {path}" for path in rank.incomplete]
     if structure := rank.structure.lines:
-        lines += ["", "Structure", *(f"  {one}" for one in structure)]
+        lines += ["", "Structure", *(f"  {line}" for line in structure)]
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
     first = rank.first
     if first is None:

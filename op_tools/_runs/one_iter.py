@@ -237,7 +237,7 @@ class OneIterComparison(Result):
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]
         counts = Counter(row.verdict for row in self.rows)
-        lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
+        lines += [f"NOT JUDGED: {reason}" for reason in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
             lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")

@@ -103,7 +103,7 @@ def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verd
     return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
 
 
-def _groups(read_boxes: Sequence[BlackBox]) -> list[list[BlackBox]]:
+def _in_the_same_call(read_boxes: Sequence[BlackBox]) -> list[list[BlackBox]]:
     """Processes that are in the same call, or ended there; the fewest first, as all others wait for a sick rank."""
     by_position: dict[tuple[str, str], list[BlackBox]] = {}
     for box in sorted(read_boxes, key=lambda box: (box.rank, box.pid)):
@@ -130,7 +130,7 @@ def _line_of(boxes: Sequence[BlackBox]) -> str:
 def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
     """The output of `op-tools blackbox`: how far the process groups are, a sentence for all processes that are in the same call,
     and the last calls of the first process of each sentence, if it did not stop the tool itself."""
-    groups = _groups(read_boxes)
+    groups = _in_the_same_call(read_boxes)
     any_call = any(box.rows for box in read_boxes)
     parts = []
     if len(read_boxes) > 1:
