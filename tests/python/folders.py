@@ -156,7 +156,8 @@ MAY_IMPORT = {
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
 }
-MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+MAY_IMPORT["_commands"] = {"_base", "_as_cuda", "_bisect", "_runs", "analyse", "_conformance"}
+MAY_IMPORT["_work"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
 
 # The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
 # imports nothing of it.
