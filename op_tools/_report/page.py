@@ -18,6 +18,7 @@ from .._base.error_text import printable
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
+from .pictures import curve_svg, flame_svg, grid_table, steps_svg
 from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
 GENERATED = '<meta name="generator" content="op-tools report">'
@@ -253,7 +254,29 @@ def _bars_section(parts: Sequence[Part]) -> str:
         source = f'<p class="quiet small code">{_broken(part.origin.folder)}</p>' if part.origin.folder else ""
         title = f"<h3>{escape(part.bars_title)}</h3>{source}"
         content.append(f'<div>{title}<div class="scroll"><table class="plain bars">{rows}</table></div></div>')
-    return _section("figures", "How much", f'<div class="two">{"".join(content)}</div>') if content else ""
+    bars = f'<div class="two">{"".join(content)}</div>' if content else ""
+    pictures = _pictures(parts)
+    return _section("figures", "How much", pictures + bars) if pictures or bars else ""
+
+
+def _pictures(parts: Sequence[Part]) -> str:
+    """Curves and grids of the parts; operators over steps, and the time of modules, of all parts."""
+    content = []
+
+    def add(title: str, picture: str, source: str = "") -> None:
+        if picture:
+            place = f'<p class="quiet small code">{_broken(source)}</p>' if source else ""
+            content.append(f"<div><h3>{escape(title)}</h3>{place}{picture}</div>")
+
+    for part in parts:
+        for curve in part.curves:
+            add(curve.title, curve_svg(curve), part.origin.folder)
+    add("Wrong rows over the steps", steps_svg(kinds_by_mark(parts)[Mark.WRONG]))
+    add("Time by module", flame_svg(module_tree(parts)))
+    for part in parts:
+        for grid in part.grids:
+            add(grid.title, grid_table(grid), part.origin.folder)
+    return "".join(content)
 
 
 def _next_section(parts: Sequence[Part]) -> str:
@@ -294,6 +317,7 @@ def _rows_section(parts: Sequence[Part]) -> str:
             place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(part.origin.folder)}</span>'
             thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
             chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
+            chart += f'<div class="timeline" id="table-{number}-timeline"></div>' if table.timeline else ""
             content.append(
                 f'<details id="table-{number}"{"" if number else " open"}><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
                 f'<div id="table-{number}-rows"></div>{_first_rows(table)}</details>'

@@ -7,17 +7,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .._base.core import Error
+from .._base.data_file import read_json
 from .._tools.record import RECORDING
 from . import (
     autocompare,
+    bisection,
     black_box,
     captures,
     comparisons,
     conformance,
+    invariance,
     memory,
     observe,
     overflow,
     recordings,
+    replay,
     timing,
 )
 from .part import Origin, Part, origin_of, share_rows
@@ -25,10 +29,12 @@ from .row_files import csv_rows, json_rows
 
 _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
+_HEAD = 4096  # bytes of a file of JSON, by which those of other programs are known
 _ROW_FILES = {
     autocompare.FILE: autocompare.part_of_rows,
     overflow.FILE: overflow.part_of_rows,
     observe.FILE: observe.part_of_rows,
+    invariance.FILE: invariance.part_of_rows,
 }
 
 
@@ -90,13 +96,33 @@ def _parts_below(place: Path) -> Iterator[Part]:
             if name.endswith(RECORDING):
                 yield recordings.part_of_file(folder / name, Origin(str(folder)))
             elif name.endswith(".jsonl") and comparisons.is_comparison(folder / name):
-                origin = Origin(str(folder / name))
-                yield comparisons.part_of_rows(json_rows(folder / name, origin), origin)
+                yield comparisons.part_of_file(folder / name, Origin(str(folder / name)))
+            elif name.endswith(".json") and (part := _part_of_json(folder / name)) is not None:
+                yield part
         if any(name.endswith(_BLACK_BOX) for name in files):
             yield black_box.part_of_folder(folder, Origin(str(folder)))
         elif _holds_calls(folder):
             folders.clear()
             yield captures.part_of_folder(folder, origin_of(folder))
+
+
+def _part_of_json(file: Path) -> Part | None:
+    """Of a replay or of a bisection; None where it is another program's file."""
+    with file.open("rb") as content:
+        head = content.read(_HEAD)
+    if not any(name in head for name in (b'"calls"', b'"verdict"')):
+        return None
+    try:
+        content = read_json(file)
+    except Error:
+        return None
+    for is_of, reader in (
+        (bisection.is_bisection, bisection.part_of_content),
+        (replay.is_replay, replay.part_of_content),
+    ):
+        if is_of(content):
+            return reader(content, Origin(str(file)))
+    return None
 
 
 def _part_of_file(file: Path) -> Part:
@@ -105,8 +131,9 @@ def _part_of_file(file: Path) -> Part:
     if file.suffix == _BLACK_BOX:
         return black_box.part_of_folder(file, Origin(str(file)))
     if comparisons.is_comparison(file):
-        origin = Origin(str(file))
-        return comparisons.part_of_rows(json_rows(file, origin), origin)
+        return comparisons.part_of_file(file, Origin(str(file)))
+    if (part := _part_of_json(file)) is not None:
+        return part
     raise Error(f"{file}: is no file of which a report is made; give the folder that a tool wrote")
 
 

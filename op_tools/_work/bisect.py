@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     session = Session(Processes(plan, state), judge, options.remedy, suspects, options.jobs, _say, log_progress)
     result = session.run()
     sys.stdout.write(visible(result.table()) + "\n")
+    (folder / "result.json").write_text(result.to_json() + "\n", encoding="utf-8")  # for op-tools report
     if options.json:
         try:
             Path(options.json).write_text(result.to_json() + "\n")
