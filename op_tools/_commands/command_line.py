@@ -21,6 +21,7 @@ COMMANDS = {
     "run": ("run", "env"),
     "show": ("show",),
     "report": ("report",),
+    "serve": ("serve",),
     "compare": ("compare",),
     "one_iter": ("one-iter",),
     "importing": ("import",),

@@ -19,6 +19,7 @@ from .._tools.time_measure import TimeResult
 from . import autocompare, black_box, comparisons, invariance, memory, overflow, plain_rows, timing
 from .page import fragment_of, page_of
 from .part import MOST_ROWS, Origin, Part
+from .row_files import no_link
 from .scan import part_of_run
 
 
@@ -111,7 +112,8 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
     file = Path(path)
     unfinished = file.with_name(f"{file.name}.part")
     try:
-        unfinished.write_text(page_of(parts, title), encoding="utf-8", errors="replace")
+        with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:
+            page.write(page_of(parts, title))
         unfinished.replace(file)
     except OSError as error:
         unfinished.unlink(missing_ok=True)

@@ -369,8 +369,7 @@ def page_of(parts: Sequence[Part], title: str) -> str:
         parts: at least a part.
         title: of the report.
     """
-    script, style = _asset("page.js"), _asset("page.css")
-    policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
+    script = _asset("page.js")
     verdict = verdict_of_parts(parts)
     mark = _MARK_OF[verdict]
     sections = [
@@ -393,6 +392,27 @@ def page_of(parts: Sequence[Part], title: str) -> str:
     gaps = sum(bool(part.origin.reasons) for part in parts)
     told_gaps = f"gaps in {gaps} of {counted_text(len(parts), 'result')}" if gaps else ""
     figures = " · ".join(filter(None, [told, told_gaps]))
+    header = f"""<p class="line"><span class="verdict {_CLASSES[mark]}">{_SIGNS[mark]} {escape(verdict.value)}</span>
+<span>{escape(verdict_sentence(parts))}</span></p>
+<p class="quiet">{escape(figures)}</p>"""
+    body = f"""<nav aria-label="Sections"><div>{links}</div></nav>
+<main>
+{"".join(sections)}
+</main>
+<script type="application/octet-stream" id="data">{packed_rows(parts)}</script>
+<script>{script}</script>"""
+    return _document(title, f"script-src {_hash_of(script)};", header, body)
+
+
+def message_page(title: str, text: str) -> str:
+    """A page that has a sentence instead of results."""
+    return _document(title, "", "", f"<main><p>{escape(text)}</p></main>")
+
+
+def _document(title: str, scripts: str, header: str, body: str) -> str:
+    """The file. It may load nothing; of scripts and styles those of ours run alone."""
+    style = _asset("page.css")
+    policy = f"default-src 'none'; {scripts} style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -407,16 +427,9 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <body>
 <header class="top"><div>
 <h1>{escape(title)}</h1>
-<p class="line"><span class="verdict {_CLASSES[mark]}">{_SIGNS[mark]} {escape(verdict.value)}</span>
-<span>{escape(verdict_sentence(parts))}</span></p>
-<p class="quiet">{escape(figures)}</p>
+{header}
 </div></header>
-<nav aria-label="Sections"><div>{links}</div></nav>
-<main>
-{"".join(sections)}
-</main>
-<script type="application/octet-stream" id="data">{packed_rows(parts)}</script>
-<script>{script}</script>
+{body}
 </body>
 </html>
 """

@@ -389,7 +389,7 @@ def origin_of(folder: Path) -> Origin:
     """Of a run's folder <result>/<rank>/<time>, with its account."""
     origin = Origin(str(folder), folder.parent.name if folder.parent.name.isdigit() else "")
     file = folder / "coverage.json"
-    if not file.is_file():
+    if file.is_symlink() or not file.is_file():
         origin.gaps.append("there is no account of the run (coverage.json): its program was killed, or still runs")
         return origin
     try:

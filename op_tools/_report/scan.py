@@ -25,7 +25,7 @@ from . import (
     timing,
 )
 from .part import Origin, Part, origin_of, share_rows
-from .row_files import csv_rows, json_rows
+from .row_files import csv_rows, is_own_file, json_rows
 
 _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
@@ -45,17 +45,17 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
         op_tools.Error: a file cannot be read.
     """
     for name, part_of_rows in _ROW_FILES.items():
-        if (folder / name).is_file():
+        if is_own_file(folder / name):
             origin = origin or origin_of(folder)
             return part_of_rows(json_rows(folder / name, origin), origin)
-    if (folder / timing.FILE).is_file():
+    if is_own_file(folder / timing.FILE):
         origin = origin or origin_of(folder)
-        calls = csv_rows(file, origin) if (file := folder / timing.CALLS_FILE).is_file() else None
+        calls = csv_rows(file, origin) if is_own_file(file := folder / timing.CALLS_FILE) else None
         return timing.part_of_rows(csv_rows(folder / timing.FILE, origin), origin, calls)
-    if (folder / memory.FILE).is_file():
+    if is_own_file(folder / memory.FILE):
         origin = origin or origin_of(folder)
         leaks, overwrites = (
-            json_rows(file, origin) if (file := folder / name).is_file() else ()
+            json_rows(file, origin) if is_own_file(file := folder / name) else ()
             for name in (memory.LEAKS_FILE, memory.OVERWRITES_FILE)
         )
         return memory.part_of_rows(json_rows(folder / memory.FILE, origin), origin, leaks, overwrites)
@@ -66,7 +66,7 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
 
 def _holds_calls(folder: Path) -> bool:
     """It is the folder of a run of OpCapture: <op>/<id>/input.pth, or a container."""
-    if (folder / captures.CONTAINER).is_file():
+    if is_own_file(folder / captures.CONTAINER):
         return True
     return any(folder.glob(f"*/*/{_CALL}"))
 
@@ -92,6 +92,7 @@ def _parts_below(place: Path) -> Iterator[Part]:
             folders.clear()  # calls that it saved are in its findings
             yield part
             continue
+        files = [name for name in files if is_own_file(folder / name)]
         for name in sorted(files):
             if name.endswith(RECORDING):
                 yield recordings.part_of_file(folder / name, Origin(str(folder)))
@@ -144,7 +145,8 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
         op_tools.Error: there is no such folder, nothing in one of them, or a file cannot be read.
     """
     parts: list[Part] = []
-    for place in map(Path, places):
+    for given in map(Path, places):
+        place = given.resolve() if given.is_symlink() else given  # the user's own link; no others are followed
         if place.is_file():
             parts.append(_part_of_file(place))
             continue

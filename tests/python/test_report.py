@@ -25,6 +25,7 @@ from op_tools.__main__ import main
 from op_tools._base.verdict import Verdict
 from op_tools._bisect.result import BisectResult
 from op_tools._report import autocompare
+from op_tools._report.of_result import write_page
 from op_tools._report.page import escape, page_of
 from op_tools._report.part import Column, Mark, Origin, Table, share_rows
 from op_tools._report.scan import read_parts
@@ -333,6 +334,13 @@ def test_many_ranks_share_the_rows(results, tmp_path):
     assert [finding.count for part in parts for finding in part.findings] == findings
 
 
+def test_a_link_in_the_place_of_the_page_is_not_written_through(results, tmp_path):
+    (tmp_path / "report.html.part").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(op_tools.Error, match="cannot be written"):
+        write_page(read_parts([results[0] / "OpObserve"]), tmp_path / "report.html", "title")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_page_that_cannot_be_written_is_an_error(results, tmp_path, capsys):
     assert main(["report", str(results[0] / "OpAutoCompare"), "-o", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
@@ -615,6 +623,27 @@ def test_a_comparison_writes_its_page(results, tmp_path):
     comparison = op_tools.compare_runs(str(place / "OpRecord"), str(place / "other"))
     text = comparison.report(tmp_path / "runs.html").read_text()
     assert "born here" in text and rows_in(text)["tables"][0]["title"] == "Pairs of calls"
+
+
+def test_a_result_is_shown_by_tensorboard(results, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    from op_tools.integrations.tensorboard import add_result
+
+    with SummaryWriter(tmp_path) as writer:
+        for step, tool in enumerate((op_tools.OpAutoCompare, op_tools.OpTimeMeasure)):
+            add_result(writer, results[1][tool], step)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (wrong,) = events.Scalars("op_tools/OpAutoCompare/wrong")
+    assert (wrong.step, wrong.value) == (0, len(results[1][op_tools.OpAutoCompare].failures))
+    names = events.Tags()["scalars"]
+    assert any(name.startswith("op_tools/OpAutoCompare/worst/torch.nn.functional.linear") for name in names)
+    assert any("Self_time" in name or "Self time" in name for name in names)
+    (text,) = (tag for tag in events.Tags()["tensors"] if "OpAutoCompare" in tag)
+    lines = events.Tensors(text)[0].tensor_proto.string_val[0].decode().splitlines()
+    assert "differs" in lines[0] and all(line.startswith("    ") for line in lines)
 
 
 # --- The page in a browser ----------------------------------------------------------------------------------------------------------
