@@ -1,26 +1,20 @@
 """op_tools: look at every operator that a PyTorch program runs, capture it, and replay it elsewhere.
 
-`import op_tools` loads the modules that OpCapture needs; everything else is loaded at its first use. The public names
-stand in __init__.pyi.
+`import op_tools` loads torch and the modules that OpCapture needs; everything else is loaded at its first use. The public names
+stand in __init__.pyi. The command line loads torch only when its command needs it.
 """
 
 import ast
-import atexit
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  (first: it loads the libraries that the extension needs)
+from ._base.own_command import is_command_line
 
-from ._base.torch_version import check_torch
+_TOOLS = "._tools.tool"  # takes the package's places in torch and in the core
 
-check_torch(__path__)
-
-from ._tools.tool import stop_all  # noqa: E402
-from ._torch.host import take_places  # noqa: E402
-
-take_places()
-atexit.register(stop_all)
+if not is_command_line():
+    import_module(_TOOLS, __name__)
 
 
 def _public() -> dict[str, str]:
@@ -36,6 +30,7 @@ _MODULE_OF = _public()
 def __getattr__(name: str) -> Any:
     if (module := _MODULE_OF.get(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(_TOOLS, __name__)
     value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
     return value
 

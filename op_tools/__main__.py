@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ._base.core import Error
+from ._base.optional_parts import MissingPartError
 from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
 
 _RUN = "run"
@@ -31,9 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
         return WRONG_USAGE
-    except Error as error:
+    except Exception as error:
+        if not _is_ours(error):
+            raise
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
         return 2
+
+
+def _is_ours(error: Exception) -> bool:
+    """A part of op_tools that is missing, or an op_tools.Error: a class of the core, which is loaded only by commands that need it."""
+    core = sys.modules.get(f"{__package__}._base.core")
+    return isinstance(error, MissingPartError) or (core is not None and isinstance(error, core.Error))
 
 
 if __name__ == "__main__":

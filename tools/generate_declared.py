@@ -1,5 +1,5 @@
 """Writes the files that follow from the declarations of options and rows in C++: op_tools/_base/declared_options.py (types for checkers),
-declared_rows.py (the row classes) and src/base/other_names.cpp, the names under which torch has the same function twice. And the tables between markers in
+declared_rows.py (the row classes), declared_tools.json (the options, for the command line) and src/base/other_names.cpp, the names under which torch has the same function twice. And the tables between markers in
 the pages: of tools, options, columns, variables, commands with their arguments, and folders. Run it after changing a declaration and
 building:
 
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import importlib
+import json
 import os
 import re
 import sys
@@ -31,7 +33,9 @@ if "op_tools" not in sys.modules:
 from folders import MAY_IMPORT, ROOMS  # noqa: E402
 
 from op_tools._base import core  # noqa: E402
-from op_tools._base.tool_descriptions import Option, Row, enumerations, further_rows, hook_options, kinds  # noqa: E402
+from op_tools._base.tool_declarations import FILE as TOOLS  # noqa: E402
+from op_tools._base.tool_declarations import Option, Row  # noqa: E402
+from op_tools._base.tool_descriptions import enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
 
 OPTIONS = ROOT / "op_tools" / "_base" / "declared_options.py"
@@ -109,6 +113,21 @@ def rows_text() -> str:
     return _joined([_OF_ROWS, *words, *map(_row_class, rows.values())])
 
 
+def tools_text() -> str:
+    """The content of op_tools/_base/declared_tools.json."""
+    summaries = {name: _summary(tool) for name, tool in _tool_classes().items()}
+    tools = [
+        {
+            **{name: getattr(kind, name) for name in ("name", "feature", "flag", "prefix")},
+            "summary": summaries[kind.name],
+            "options": [dataclasses.asdict(option) for option in kind.options],
+        }
+        for kind in kinds().values()
+    ]
+    shared = [dataclasses.asdict(option) for option in hook_options()]
+    return json.dumps({"shared": shared, "tools": tools}, indent=1) + "\n"
+
+
 def _joined(parts: Iterable[str]) -> str:
     return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -178,13 +197,24 @@ def _package() -> None:
         importlib.import_module("op_tools")
 
 
+def _tool_classes() -> dict[str, type]:
+    _package()
+    classes: dict[str, type] = importlib.import_module("op_tools._tools.tool_classes").tool_classes()
+    return classes
+
+
+def _summary(tool: type) -> str:
+    """The first line of its docstring."""
+    return (tool.__doc__ or "").partition("\n")[0]
+
+
 def _link(page: Path, target: Path | None) -> str:
     """To another page."""
     return f"[page]({os.path.relpath(target, page.parent)})" if target not in (None, page) else ""
 
 
 def _tools_table(page: Path, places: Mapping[tuple[str, str], Path]) -> str:
-    classes = importlib.import_module("op_tools._tools.tool_classes").tool_classes()
+    classes = _tool_classes()
     return _table(
         ["tool", "flag", "variables", "effect", "options"],
         [
@@ -192,7 +222,7 @@ def _tools_table(page: Path, places: Mapping[tuple[str, str], Path]) -> str:
                 f"`{name}`",
                 f"`--{kind.flag}`",
                 f"`{kind.prefix}`",
-                (classes[name].__doc__ or "").partition("\n")[0].rstrip("."),
+                _summary(classes[name]).rstrip("."),
                 _link(page, places.get(("options", name))) or "below",
             ]
             for name, kind in kinds().items()
@@ -357,6 +387,11 @@ def stale(*, write: bool) -> list[Path]:
         return outdated  # the package, which the pages describe, needs them
     for path in outdated:
         path.write_text(sources[path], encoding="utf-8")
+    outdated += _differing(described := {TOOLS: tools_text()})  # of the package with the files above
+    if TOOLS in outdated and not write:
+        return outdated
+    for path in described if TOOLS in outdated else ():
+        path.write_text(described[path], encoding="utf-8")
     pages = page_texts()
     places = blocks(pages)
     wanted = {page: page_text(page, text, places) for page, text in pages.items()}

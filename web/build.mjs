@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
-const sources = ["package.json", "package-lock.json", "build.mjs", "report.js", "report.css"];
+const sources = ["package.json", "package-lock.json", "build.mjs", "report.js", "timeline.js", "report.css"];
 const hash = createHash("sha256");
 for (const name of sources) hash.update(readFileSync(name));
 const licenses = ["@tanstack/virtual-core", "uplot"].map(

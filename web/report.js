@@ -2,6 +2,7 @@
 // verdict and findings, is plain HTML. Texts of the data become text nodes only.
 import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "@tanstack/virtual-core";
 import uPlot from "uplot";
+import { Timeline } from "./timeline.js";
 
 const ROW_HEIGHT = 28; // pixels, as in report.css
 const MOST_CHOICES = 400; // values of a column in a menu
@@ -395,6 +396,7 @@ async function start() {
   data.tables.forEach((table, number) => {
     const chart = table.chart && drawChart(document.getElementById(`table-${number}-chart`), table);
     if (chart) charts.push(chart);
+    if (table.timeline) charts.push(new Timeline(document.getElementById(`table-${number}-timeline`), table, data.strings, table.timeline, element));
   });
   for (const link of document.querySelectorAll("a[data-filter]")) {
     link.addEventListener("click", () => {

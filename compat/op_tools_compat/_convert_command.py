@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-
-from op_tools._commands.command_line import Commands, visible
-
-from .arrays import convert
-
-
-def _run(options: argparse.Namespace) -> int:
-    written = convert(options.source, options.target)
-    more = ", ..." if len(written) > 3 else ""
-    sys.stdout.write(visible(f"{len(written)} files: {', '.join(written[:3])}{more}\n"))
-    return 0
+from op_tools._commands.command_line import Commands, work
 
 
 def add(commands: Commands) -> None:
@@ -28,4 +16,4 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("source", help="a file .h5, .pth, .pt, .npy or .txt, or a folder of .npy or .txt")
     command.add_argument("target", help="a file or folder with such a suffix; it must not be there")
-    command.set_defaults(run=_run)
+    command.set_defaults(run=work("op_tools_compat._convert_work", "run"))

@@ -11,8 +11,6 @@ import torch
 from .._base.core import Error
 from .._torch.backends import not_imported
 
-OTHER_ACCELERATORS = ("npu", "mlu", "musa", "xpu")
-
 
 @dataclass(frozen=True)
 class Names:

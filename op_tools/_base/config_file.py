@@ -17,9 +17,8 @@ from typing import Any
 
 from .core import Error
 from .data_file import read_toml
-from .tool_descriptions import Kind, Option, kinds
-
-NAME = "op_tools.toml"
+from .tool_declarations import CONFIG_FILE, Kind, Option
+from .tool_descriptions import kinds
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ def read_config(path: str | None) -> Config:
     Raises:
         op_tools.Error: the named file is missing, or says something that no tool has; the text names it.
     """
-    if path is None and not Path(NAME).is_file():
+    if path is None and not Path(CONFIG_FILE).is_file():
         return Config()
-    where = path or NAME
+    where = path or CONFIG_FILE
     content = read_toml(where)
     by_flag = {kind.flag: kind for kind in kinds().values()}
     tools, fail_on_wrong = content.pop("tools", []), content.pop("fail_on_wrong", False)

@@ -10,7 +10,13 @@ import enum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from .core import Error
+READ_FORMATS = ("troubleshooter", "msprobe")
+"""Formats of op_tools.formats itself."""
+WRITTEN_FORMATS = ("msprobe", "troubleshooter", "npy")
+
+
+class MissingPartError(Exception):
+    """The package that has a part is not installed, or cannot be imported."""
 
 
 class Group(str, enum.Enum):
@@ -68,14 +74,28 @@ def load_part(group: Group, name: str) -> Any:
     Raises:
         op_tools.Error: the package that has it is not installed, or cannot be imported.
     """
+    try:
+        return part(group, name)
+    except MissingPartError as missing:
+        from .core import Error
+
+        raise Error(str(missing)) from None
+
+
+def part(group: Group, name: str) -> Any:
+    """As load_part(), for callers that need no core.
+
+    Raises:
+        MissingPartError: the package that has it is not installed, or cannot be imported.
+    """
     entry = _installed(group).get(name)
     if entry is None:
-        raise Error(_how_to_install(name))
+        raise MissingPartError(_how_to_install(name))
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
-        raise Error(
+        raise MissingPartError(
             f"{name}: the package {package} cannot be loaded: {error}; install it again, with its requirements, from the "
             "checkout from which op_tools was installed"
         ) from None

@@ -7,11 +7,11 @@ import functools
 import inspect
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from . import core
 from .core import Error, find_tool, tool_kinds
+from .tool_declarations import Column, Kind, Option, Row, options_of
 
 Names = str | Iterable[str] | None
 
@@ -21,93 +21,22 @@ def joined(names: Any) -> Any:
     return ",".join(map(str, names)) if isinstance(names, Iterable) and not isinstance(names, str) else names
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of a tool."""
-
-    name: str
-    type: str  # "bool", "int", "float", "str", "choice", "ints", "names", "path" or "dtypes"
-    variable: str  # read when the option is not given; empty: none
-    default: str  # for people
-    help: str
-    choices: tuple[str, ...]
-
-    def to_core(self, value: Any) -> Any:
-        """A value as the core takes it: lists of names, paths and dicts of dtypes are strings there."""
-        if self.type == "names":
-            listed = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
-            listed = list(listed)
-            for item in listed:
-                if not isinstance(item, str):
-                    raise Error(f"{self.name}=: {item!r} is not a string, or a list of strings")
-            return joined(value if isinstance(value, str) else listed)
-        if self.type == "path" and isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if self.type == "dtypes" and isinstance(value, Mapping):
-            return ",".join(f"{before}->{after}" for before, after in value.items())
-        if self.type == "ints" and not isinstance(value, str) and isinstance(value, Iterable):
-            return list(value)
-        return value
-
-    @property
-    def annotation(self) -> str:
-        """Its type as Python writes it."""
-        single = {
-            "bool": "bool",
-            "int": "int",
-            "float": "float",
-            "str": "str",
-            "choice": f"Literal[{', '.join(map(repr, self.choices)).replace(chr(39), chr(34))}]",
-            "ints": "Iterable[int]",
-            "names": "str | Iterable[str]",
-            "path": "str | os.PathLike[str]",
-            "dtypes": "str | Mapping[torch.dtype, torch.dtype]",
-        }[self.type]
-        return f"{single} | None"
-
-    @property
-    def sentence(self) -> str:
-        """Help, default and variable in a line."""
-        return f"{self.help}. None: {self.variable + ', else ' if self.variable else ''}{self.default}."
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a tool's rows."""
-
-    name: str
-    type: str
-    help: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """The fields of a row of a tool's result."""
-
-    name: str
-    help: str
-    columns: tuple[Column, ...]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A tool."""
-
-    name: str  # "OpCapture"
-    feature: str  # its word in apply_feature: "op_capture"
-    flag: str  # its word on the command line and in OP_TOOLS: "capture"
-    prefix: str  # of the names of its filter variables: "OP_CAPTURE"
-    options: tuple[Option, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def own_options(self) -> list[Option]:
-        """Its options besides those that all tools share."""
-        return [option for option in self.options if option.name not in shared_names()]
-
-
-def _options(described: list[dict[str, Any]]) -> tuple[Option, ...]:
-    return tuple(Option(**{**one, "choices": tuple(one["choices"])}) for one in described)
+def for_core(option: Option, value: Any) -> Any:
+    """A value of an option as the core takes it: lists of names, paths and dicts of dtypes are strings there."""
+    if option.type == "names":
+        listed = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
+        listed = list(listed)
+        for item in listed:
+            if not isinstance(item, str):
+                raise Error(f"{option.name}=: {item!r} is not a string, or a list of strings")
+        return joined(value if isinstance(value, str) else listed)
+    if option.type == "path" and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if option.type == "dtypes" and isinstance(value, Mapping):
+        return ",".join(f"{before}->{after}" for before, after in value.items())
+    if option.type == "ints" and not isinstance(value, str) and isinstance(value, Iterable):
+        return list(value)
+    return value
 
 
 def _rows(described: list[dict[str, Any]]) -> tuple[Row, ...]:
@@ -117,7 +46,7 @@ def _rows(described: list[dict[str, Any]]) -> tuple[Row, ...]:
 @functools.cache
 def hook_options() -> tuple[Option, ...]:
     """The options of a HookScope: those that all tools share."""
-    return _options(core.hook_options())
+    return options_of(core.hook_options())
 
 
 @functools.cache
@@ -130,7 +59,12 @@ def kinds() -> dict[str, Kind]:
     """The tools that are registered now, by name, in the order of their registration."""
     return {
         declared["name"]: Kind(
-            **{**declared, "options": _options(declared["options"]), "rows": _rows(declared["rows"])}
+            **{
+                **declared,
+                "options": options_of(declared["options"]),
+                "rows": _rows(declared["rows"]),
+                "shared": shared_names(),
+            }
         )
         for declared in tool_kinds()
     }

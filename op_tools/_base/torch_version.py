@@ -10,9 +10,12 @@ import ctypes
 import platform
 import re
 import sys
+from collections.abc import MutableSequence
 from pathlib import Path
 
 import torch
+
+from .own_command import own_command
 
 _COULD_NOT_BE_JUDGED = 2  # status of a command that could not do its work
 
@@ -34,7 +37,7 @@ def _version_of_library(folder: Path) -> str:
     return f"{told >> 56}.{told >> 48 & 0xFF}.{told >> 40 & 0xFF}"
 
 
-def _add_build(package_path: list[str]) -> None:
+def _add_build(package_path: MutableSequence[str]) -> None:
     """In a wheel for several versions of torch (cmake/combine_wheels.py), the folder with the extension for the torch that is imported.
     The newest where there is none: the check then says what is wrong."""
     builds = {minor(folder.name): folder for folder in Path(package_path[0]).glob("torch_*_*")}
@@ -60,17 +63,7 @@ def _wrong_torch(built_with: str) -> str:
     )
 
 
-def _own_command() -> list[str] | None:
-    """The arguments, if this process is a command of the package: `op-tools ...` or `python -m op_tools...`."""
-    if Path(sys.argv[0]).name == "op-tools":
-        return sys.argv[1:]
-    words = sys.orig_argv
-    if sys.argv[0] == "-m" and "-m" in words[:-1] and words[words.index("-m") + 1].partition(".")[0] == "op_tools":
-        return sys.argv[1:]
-    return None
-
-
-def check_torch(package_path: list[str]) -> None:
+def check_torch(package_path: MutableSequence[str]) -> None:
     """Raises ImportError with both versions when op_tools was built against another minor version of torch. A command of the
     package ends with that sentence instead; `op-tools doctor` answers without the extension.
 
@@ -83,10 +76,10 @@ def check_torch(package_path: list[str]) -> None:
     problem = _wrong_torch(TORCH_VERSION)
     if not problem:
         return
-    command = _own_command()
+    command = own_command()
     if command is None:
         raise ImportError(problem)
-    if command[:1] != ["doctor"]:
+    if command[1][:1] != ["doctor"]:
         sys.stderr.write(f"op-tools: {problem}\n")
         sys.exit(_COULD_NOT_BE_JUDGED)
     sys.stdout.write(

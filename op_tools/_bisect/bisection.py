@@ -12,11 +12,12 @@ from typing import Literal, Protocol
 
 from .._base.core import Error
 from .._base.results import duration_text
+from . import Remedy
 from .items import Call, Group, Suspects, by_op, ordered, split
 from .outcome import BisectJudge, Outcome
 from .result import MOST_SHOWN, BisectResult, Verdict, culprits_of, curve_text
 from .search import Answer, Tries, Votes, minimal, narrowed, needed, search
-from .trial_tools import Purpose, Remedy, Trial
+from .trial_tools import Purpose, Trial
 
 OPENING_RUNS = 3  # on each side
 PARTS: dict[Purpose, str] = {

@@ -22,12 +22,12 @@ from .._base.account import ACCOUNT, unseen_in
 from .._base.core import Error
 from .._tools.launch import ACCOUNT_VARIABLE, environment
 from .._tools.tool import Tool
+from . import JOB_VARIABLE
 from .bisection import Stop
 from .items import Call, read_calls
 from .outcome import SKIPPED, Metric, Outcome
 from .trial_tools import Trial, capture_of, comparison, saved_call_folders, tool_of, unused
 
-JOB_VARIABLE = "OP_TOOLS_BISECT_JOB"
 COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
 TAIL_BYTES, TAIL_LINES = 2000, 10  # of the output, for an error
 KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL

@@ -19,11 +19,12 @@ from .._base.checks import checked_choice
 from .._base.core import log_progress
 from .._tools.tool import Tool
 from .._tools.training_steps import mark_steps
+from . import REMEDIES, Remedy
 from .bisection import Session, Stop, suspects_of
 from .items import Call, read_calls
 from .outcome import BisectJudge, Outcome
 from .result import BisectResult
-from .trial_tools import REMEDIES, Remedy, Trial, capture_of, comparison, saved_call_folders, tool_of, unused
+from .trial_tools import Trial, capture_of, comparison, saved_call_folders, tool_of, unused
 
 
 class Checkpoint:

@@ -13,10 +13,9 @@ from .._base.core import Error
 from .._tools.autocompare import OpAutoCompare
 from .._tools.fallback import OpDtypeCast, OpFallback
 from .._tools.tool import OpCapture, Tool
+from . import Remedy
 from .items import Call, Group, write_items
 
-Remedy = Literal["fallback", "float32", "placebo"]
-REMEDIES: tuple[Remedy, ...] = ("fallback", "float32", "placebo")
 Purpose = Literal["nothing", "everything", "calls", "search", "refinement", "confirmation", "alone", "placebo"]
 
 

@@ -1,1 +1,1 @@
-"""The commands of op-tools: a module each, with a function add() that gives the command line its parser."""
+"""The command line: the parser of each command, in a module with a function add(). None imports torch: help and errors of usage are quick."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeAlias
 
-from .._base.core import Error, __version__
 from .._base.error_text import printable
-from .._base.optional_parts import Group, load_part, part_names
+from .._base.optional_parts import Group, MissingPartError, part, part_names
+from .._base.own_command import package_version
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "run": ("run", "env"),
     "show": ("show",),
     "report": ("report",),
+    "serve": ("serve",),
     "compare": ("compare",),
     "one_iter": ("one-iter",),
     "importing": ("import",),
@@ -45,6 +46,23 @@ def _nearest(word: object, known: Iterable[object]) -> str:
     """A question for the end of an error; "" where no known word is like this word."""
     near = difflib.get_close_matches(str(word), map(str, known), 1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def work(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """A function of a module of op_tools/_work (of a package of your own: its full name), which is imported when it is called. So help,
+    completion and errors of usage need neither torch nor the core.
+
+    Args:
+        module: "bisect", or "package.module".
+        name: the function: takes the options, returns the exit status.
+    """
+
+    def run(options: argparse.Namespace) -> int:
+        place = module if "." in module else f"{__package__.partition('.')[0]}._work.{module}"
+        function: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(place), name)
+        return function(options)
+
+    return run
 
 
 class UsageError(Exception):
@@ -88,18 +106,18 @@ def parser_of(command: str = "") -> Parser:
         description="Look at every operator that a PyTorch program runs.",
         epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
     )
-    parser.add_argument("--version", action="version", version=f"op_tools {__version__}")
+    parser.add_argument("--version", action="version", version=f"op_tools {package_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     modules = [module for module, names in COMMANDS.items() if command in names]
     if not modules and command in part_names(Group.COMMANDS):
-        load_part(Group.COMMANDS, command)(commands)
+        part(Group.COMMANDS, command)(commands)
         return parser
     for module in modules or COMMANDS:
         importlib.import_module(f".{module}", __package__).add(commands)
     for name in () if modules else part_names(Group.COMMANDS):
         try:
-            load_part(Group.COMMANDS, name)(commands)
-        except Error as error:  # not there: the list of all commands says why
+            part(Group.COMMANDS, name)(commands)
+        except MissingPartError as error:  # the list of all commands says why
             commands.add_parser(name, help=str(error).replace("%", "%%"))
     return parser
 

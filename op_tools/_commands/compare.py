@@ -2,96 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
-import dataclasses
-import sys
-from pathlib import Path
-
-from .._base.core import Error
-from .._base.declared_rows import RunRow
-from .._base.optional_parts import Group, load_part, part_names
-from .._base.verdict import status_of
-from .._runs.capture_commands import next_commands
-from .._runs.compare_many import ManyRuns, compare_many
-from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
-from .._runs.compare_runs import compare_runs, rank_count, read_fusions
-from .._runs.comparison import RunsComparison
-from .._runs.judged_captures import confirm
-from .command_line import Commands, UsageError, add_allow_unseen, visible
-
-# Options of two runs, rank by rank; and those of one rank against several.
-_OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
-
-
-def _write_table(comparison: RunsComparison, path: Path, form: str | None) -> None:
-    try:
-        (_write_csv if form is None else load_part(Group.TABLES, form))(comparison, path)
-    except OSError as error:
-        raise Error(f"{error.filename}: {error.strerror}") from None
-
-
-def _write_csv(comparison: RunsComparison, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in dataclasses.fields(RunRow))
-        for row in comparison.rows:
-            writer.writerow(dataclasses.astuple(row))
-
-
-def _show(comparison: RunsComparison, *, with_next: bool) -> None:
-    sys.stdout.write(visible(comparison.table()) + "\n")
-    diverged = next((rank for rank in comparison.ranks if rank.first is not None), None)
-    if diverged is None:
-        return
-    if not with_next:
-        sys.stdout.write("\nNext: --next prints the commands that capture these calls on both sides.\n")
-        return
-    commands = next_commands(diverged)
-    text = "Next: capture these calls on both sides, and judge each of them:"
-    if not commands:
-        text = "--next: a recording does not name its program"
-    elif (count := (diverged._found.a.header or {}).get("world_size", 1)) > 1:
-        text += f"\n(rank {diverged.rank} of {count}: with your launcher, as in torchrun --no-python op-tools run ...)"
-    sys.stdout.write(visible("\n".join(["", text, *(f"  {one}" for one in commands)])) + "\n")
-
-
-def _compare(options: argparse.Namespace) -> int:
-    if options.format and not options.csv:
-        raise UsageError("--format is the form of --csv FILE")
-    if options.confirm:
-        if options.runs:
-            raise UsageError("--confirm takes the two captures, and no recordings")
-        report = confirm(*options.confirm)
-        sys.stdout.write(visible(report.table()) + "\n")
-        return status_of(report.verdict, allow_unseen=options.allow_unseen)
-    many: ManyRuns | RanksComparison
-    counts = [rank_count(run) for run in options.runs]
-    is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
-    if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
-        raise UsageError(f"{', '.join(others)}: not for these recordings; see --help")
-    if len(counts) == 1 and counts[0] > 1:
-        many = compare_many([options.runs[0]])
-    elif len(counts) > 2:
-        many = compare_many(options.runs)
-    elif len(counts) == 2 and not is_pair:
-        rules = read_plan_rules(options.rules) if options.rules else ()
-        many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
-    elif is_pair:
-        fusions = read_fusions(options.fusions) if options.fusions else ()
-        comparison = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
-        _show(comparison, with_next=options.next)
-        if options.json:
-            Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
-        if options.csv:
-            _write_table(comparison, Path(options.csv), options.format)
-        return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
-    else:
-        raise UsageError("give two recordings, or the folder of a run with several ranks")
-    sys.stdout.write(visible(many.table()) + "\n")
-    if options.json:
-        Path(options.json).write_text(many.to_json(), encoding="utf-8")
-    return status_of(many.verdict, allow_unseen=options.allow_unseen)
+from .._base.optional_parts import Group, part_names
+from .command_line import Commands, add_allow_unseen, work
 
 
 def add(commands: Commands) -> None:
@@ -131,4 +43,4 @@ def add(commands: Commands) -> None:
         choices=part_names(Group.TABLES),
         help="of --csv: the columns of that tool; troubleshooter: FILE is the folder of its tables",
     )
-    compare.set_defaults(run=_compare)
+    compare.set_defaults(run=work("compare", "run"))

@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import gc
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-from .._base.core import Error, text_table
-from .._conformance import DEFAULT_SOURCES, SOURCES
-from .._conformance.case import Case
-from .._conformance.export import export_cases
-from .._conformance.lists import Filter, digest_of, load_cases, write_list
-from .._conformance.models import record_program
-from .._conformance.shard_run import sampled
-from .command_line import UsageError, visible
+from .._conformance import SOURCES
+from .command_line import work
 
-_GROUPS: dict[str, Callable[[Case], str]] = {
-    "source": lambda case: case.source,
-    "op": lambda case: case.op,
-    "dtype": lambda case: case.dtype or "(none)",
-    "variant": lambda case: case.variant,
-    "mutation": lambda case: case.mutation or "(none)",
-    "layout": lambda case: case.layout,
-}
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(visible(text) + "\n")
+_GROUPS = ("dtype", "layout", "mutation", "op", "source", "variant")
 
 
 def positive(text: str) -> int:
@@ -39,52 +17,6 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
     return number
-
-
-def _sources(options: argparse.Namespace) -> tuple[str, ...]:
-    """Where cases come from. An option that would have no effect is an error."""
-    files = {name: getattr(options, name) for name in ("captures", "mine")}
-    named = [name for name, given in files.items() if given]
-    if options.list:
-        if named:
-            raise UsageError(f"--{named[0]}: is no source beside --list, which has its cases")
-        return tuple(options.source or SOURCES)
-    for name in options.source or ():
-        if files.get(name) == []:
-            raise UsageError(f"--source {name}: say which files: --{name}")
-    if left_out := [name for name in named if options.source and name not in options.source]:
-        raise UsageError(f"--{left_out[0]}: is left out by --source {' '.join(options.source)}")
-    return tuple(options.source or named or DEFAULT_SOURCES)
-
-
-def selected_cases(options: argparse.Namespace) -> list[Case]:
-    """The cases that the options of add_selection() choose.
-
-    Raises:
-        op_tools.Error: there is none, or an option is wrong.
-        UsageError: options do not go together.
-    """
-    sources = _sources(options)
-    captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
-    wanted = Filter(
-        fname=options.fname,
-        dtypes=frozenset(options.filter_dtype),
-        models=frozenset(options.model),
-        phase=options.phase,
-        nhwc=options.nhwc,
-        four_bytes=options.four_bytes,
-    )
-    was_enabled = gc.isenabled()
-    gc.disable()  # it would go through all cases again and again, for as long as it takes to make them
-    try:
-        cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
-        gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
-    if not cases:
-        raise Error("no case is left by these options: op-tools conformance list shows all cases")
-    return sampled(cases, options.sample) if options.sample else cases
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -104,51 +36,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add("--sample", type=positive, metavar="N", help="N of the cases, always the same, spread over the operators")
 
 
-def _counts(cases: Iterable[Case], by: str) -> str:
-    counts = Counter(_GROUPS[by](case) for case in cases)
-    rows = [[name, str(count)] for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    return text_table([(by, False), ("cases", True)], rows, 120)
-
-
-def _list(options: argparse.Namespace) -> int:
-    if options.list_models and not (options.list or options.source or options.captures or options.mine):
-        options.source = ["models"]
-    cases = selected_cases(options)
-    if options.list_models:
-        counts = Counter(name for case in cases for name in case.models)
-        rows = [[name, str(count)] for name, count in sorted(counts.items())]
-        _say(text_table([("model", False), ("cases", True)], rows, 120) + f"\n{len(rows)} models")
-    elif options.ids:
-        _say("\n".join(case.id for case in cases))
-    else:
-        _say("\n\n".join(_counts(cases, by) for by in options.by))
-    if options.write:
-        count, digest = write_list(Path(options.write), cases)
-    else:
-        count, digest = len(cases), digest_of(cases)
-    where = f" in {options.write}" if options.write else ""
-    _say(f"{count} cases, {len({case.op for case in cases})} functions{where}, SHA-256 {digest}")
-    return 0
-
-
-def _record(options: argparse.Namespace) -> int:
-    model = options.name or Path(options.script).stem
-    cases, which = record_program([options.script, *options.arguments], model)
-    calls = sum(case.models[model] for case in cases)
-    count, digest = write_list(Path(options.output), cases)
-    _say(f"{model}: {count} cases, {calls} calls of {which}, in {options.output}, SHA-256 {digest}")
-    _say(f"Next: op-tools conformance run --list {options.output} --device cpu -o result")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    done = export_cases(selected_cases(options), Path(options.output), options.format, phase=options.phase)
-    sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
-    _say(f"{done.calls} calls in {options.output}")
-    _say(f"Next: run_op_from_data {options.output} --acc_check")
-    return 1 if done.problems or not done.calls else 0
-
-
 def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     """Registers list, record and export among the actions of conformance."""
     listing = actions.add_parser(
@@ -162,7 +49,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
         "--by",
         nargs="+",
         default=["source", "dtype"],
-        choices=sorted(_GROUPS),
+        choices=_GROUPS,
         help="the groups to count (source dtype)",
     )
     shown.add_argument("--ids", action="store_true", help="print the id of each case instead")
@@ -170,7 +57,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     listing.add_argument(
         "--write", default="", metavar="FILE", help="write the cases (JSON lines; packed if FILE ends in .gz)"
     )
-    listing.set_defaults(run=_list)
+    listing.set_defaults(run=work("conformance_cases", "list_cases"))
     record = actions.add_parser(
         "record",
         help="make cases of a program's calls",
@@ -181,7 +68,7 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     record.add_argument("--name", default="", metavar="NAME", help="of the model (the script's name)")
     record.add_argument("script", help="the program")
     record.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    record.set_defaults(run=_record)
+    record.set_defaults(run=work("conformance_cases", "record"))
     export = actions.add_parser(
         "export",
         help="write cases for run_op_from_data",
@@ -191,4 +78,4 @@ def add_case_commands(actions: argparse._SubParsersAction[Any]) -> None:
     add_selection(export)
     export.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
     export.add_argument("--format", choices=("container", "folders"), default="container", help="(container)")
-    export.set_defaults(run=_export)
+    export.set_defaults(run=work("conformance_cases", "export"))

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-
-from .._base.core import export_calls
-from ..formats import export_captures, written_formats
-from .command_line import Commands, visible
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.format:
-        done = export_captures(options.source, options.target, options.format)
-        exported, problems = done.calls, done.problems
-    else:
-        exported, problems = export_calls(os.fsencode(options.source), os.fsencode(options.target))
-    sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in problems))
-    sys.stdout.write(visible(f"{exported} calls in {options.target}\n"))
-    return 1 if problems else 0
+from .._base.optional_parts import WRITTEN_FORMATS, Group, part_names
+from .command_line import Commands, work
 
 
 def add(commands: Commands) -> None:
@@ -32,5 +16,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("source", help="a call's folder, any folder above, or a container calls.zip")
     command.add_argument("target", help="the folder to write to; made where it is missing")
-    command.add_argument("--format", choices=written_formats(), help="the files of another tool")
-    command.set_defaults(run=_run)
+    command.add_argument(
+        "--format", choices=(*WRITTEN_FORMATS, *part_names(Group.WRITERS)), help="the files of another tool"
+    )
+    command.set_defaults(run=work("exporting", "run"))

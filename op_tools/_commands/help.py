@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .._tools import launch
 from .command_line import Commands, UsageError, command_names, parser_of
-from .run import tool_help
+from .run import kinds_by_flag, tool_help
 
 
 def _print_help(options: argparse.Namespace) -> int:
     topic = options.topic
     commands = command_names()
-    tools = launch.tools_by_flag()
+    tools = kinds_by_flag()
     if topic and topic not in commands and topic not in tools:
         raise UsageError(f"{topic} is no command ({', '.join(commands)}) and no tool ({', '.join(tools)})")
     if topic in tools:

@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-
-from .._base.core import log_progress
-from .._torch.backends import import_backends, modules_of
-from ..analyse._judged import enter_conformance, read_conformance
-from ..analyse._support import make_table
-from .command_line import Commands, add_imports, visible
-
-
-def _support(options: argparse.Namespace) -> int:
-    import_backends(modules_of(options.device, options.imports))
-    judged = read_conformance(options.conformance, options.device) if options.conformance else {}
-    table = make_table(options.device, options.samples, log_progress)
-    log_progress("")
-    enter_conformance(table, judged)
-    table.write(options.output)
-    lines = [f"torch {table.torch}, device {table.device}: {len(table.content['operators'])} operators"]
-    lines += [f"{count:6} functions {status}" for status, count in table.counts().items()]
-    if options.conformance:
-        wrong = sum(bool(table.support(name).warning) for name in table.content["functions"])
-        lines.append(
-            f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions are wrong or call an operator that is"
-        )
-    lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
-    sys.stdout.write(visible("\n".join(lines)) + "\n")
-    return 0
+from .command_line import Commands, add_imports, work
 
 
 def add(commands: Commands) -> None:
@@ -53,4 +27,4 @@ def add(commands: Commands) -> None:
         metavar="RESULT",
         help="a folder that op-tools conformance run wrote for this device: its results per dtype go into the table",
     )
-    command.set_defaults(run=_support)
+    command.set_defaults(run=work("support", "run"))

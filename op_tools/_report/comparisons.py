@@ -5,12 +5,29 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .._base.declared_rows import CallVerdict
 from .._base.verdict import Verdict, verdict_of
-from .part import Chart, Column, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
+from . import one_iteration
+from .part import (
+    Chart,
+    Column,
+    Curve,
+    FindingsOf,
+    Mark,
+    Origin,
+    Part,
+    Series,
+    Table,
+    integer_of,
+    number_of,
+    short,
+    text_of,
+)
+from .row_files import json_rows
 
 _COLUMNS = (
     Column("verdict", is_choice=True),
@@ -34,7 +51,7 @@ _MARKS: dict[str, Mark] = {
     CallVerdict.ONLY_A: Mark.NOTE,
     CallVerdict.ONLY_B: Mark.NOTE,
 }
-_PAIR, _SUMMARY = "pair", "summary"
+_PAIR, _SUMMARY, _LOSS, _FIRST = "pair", "summary", "loss", "first_divergence"
 
 
 def is_comparison(file: Path) -> bool:
@@ -44,7 +61,26 @@ def is_comparison(file: Path) -> bool:
             first = json.loads(content.readline(100_000))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and first.get("kind") in (_PAIR, _SUMMARY)
+    return isinstance(first, dict) and first.get("kind") in (_PAIR, _SUMMARY, _LOSS, one_iteration.KIND)
+
+
+def part_of_file(file: Path, origin: Origin) -> Part:
+    """The part of a comparison of calls, or of the modules of an iteration.
+
+    Raises:
+        op_tools.Error: it cannot be read.
+    """
+    rows = json_rows(file, origin)
+    first = next(rows, {})
+    reader = one_iteration.part_of_rows if first.get("kind") == one_iteration.KIND else part_of_rows
+    return reader(chain([first], rows), origin)
+
+
+def _add_loss(losses: dict[str, list[tuple[float, float]]], row: Mapping[str, Any]) -> None:
+    """The loss of a step of A, or of B."""
+    step, value = number_of(row, "step"), number_of(row, "value")
+    if step is not None and value is not None and (side := text_of(row, "side")) in losses:
+        losses[side].append((step, value))
 
 
 def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
@@ -56,9 +92,15 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
     summary: Mapping[str, Any] | None = None
+    losses: dict[str, list[tuple[float, float]]] = {"A": [], "B": []}
+    at: dict[float, str] = {}
     for row in rows:
         if row.get("kind") == _SUMMARY:
             summary = row
+        if row.get("kind") == _LOSS:
+            _add_loss(losses, row)
+        if row.get("kind") == _FIRST and (step := number_of(row, "step")) is not None:
+            at[step] = f"they part: {text_of(row, 'op')}, {text_of(row, 'verdict')}"
         if row.get("kind") != _PAIR:
             continue  # the first divergence is a pair, too
         verdict = text_of(row, "verdict")
@@ -87,6 +129,9 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
             is_wrong=is_wrong,
         )
     part.tables.append(table)
+    if any(losses.values()):
+        series = (Series(name, tuple(points)) for name, points in losses.items())
+        part.curves = [Curve("Losses of both runs", "step", tuple(series), tuple(at.items()))]
     part.facts = [(name, f"{count:,}") for name, count in counts.most_common()]
     if summary is None:
         origin.gaps.append("the file of the comparison has no summary: it is cut off")

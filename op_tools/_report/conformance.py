@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from .._base.core import Error
@@ -10,7 +11,7 @@ from .._base.data_file import read_json
 from .._conformance.reports import share, verdict_text
 from .._conformance.rows import ERROR, EXPECTED, NOT_JUDGED, ROWS_FILE, STATUSES, UNSUPPORTED, WRONG, rows_below
 from .._conformance.summary import SUMMARY_FILE, missing_in, verdict_in
-from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, short
+from .part import Column, Command, FindingsOf, Grid, Mark, Origin, Part, Table, short
 
 _COLUMNS = (
     Column("status", is_choice=True),
@@ -47,9 +48,11 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     part = Part("op-tools conformance", origin)
     table = Table("Cases", _COLUMNS)
     findings = FindingsOf(part, "x limit")
+    cells: defaultdict[tuple[str, str], Counter[Mark]] = defaultdict(Counter)
     for row in (row for rows in rows_below(folder).values() for row in rows):
         mark = _MARKS.get(row.status)
         ratio = share(row) if row.error is not None and row.limit else None
+        cells[row.op, row.dtype or "(none)"][mark or Mark.RIGHT] += 1
         if mark is not None:
             fields = {"op": row.op, "phase": row.phase, "module": row.dtype}
             text = f"{row.status}: {row.reason or STATUSES[row.status]}"
@@ -63,6 +66,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
             is_wrong=mark is Mark.WRONG,
         )
     part.tables.append(table)
+    part.grids = [Grid("Operators and dtypes", "operator", cells)]
     summary = read_json(folder / SUMMARY_FILE)
     try:
         part.verdict = verdict_in(summary)

@@ -12,12 +12,14 @@ from .._base.verdict import Verdict
 from .._runs.comparison import RunsComparison
 from .._tools.autocompare import CompareResult
 from .._tools.black_box_file import BlackBox
+from .._tools.invariance import InvarianceResult
 from .._tools.memory_check import MemoryResult
 from .._tools.overflow import OverflowResult
 from .._tools.time_measure import TimeResult
-from . import autocompare, black_box, comparisons, memory, overflow, plain_rows, timing
+from . import autocompare, black_box, comparisons, invariance, memory, overflow, plain_rows, timing
 from .page import fragment_of, page_of
 from .part import MOST_ROWS, Origin, Part
+from .row_files import no_link
 from .scan import part_of_run
 
 
@@ -48,6 +50,10 @@ def _of_runs(result: RunsComparison, origin: Origin) -> Part:
     return comparisons.part_of_rows(result.records(), origin)
 
 
+def _of_invariance(result: InvarianceResult, origin: Origin) -> Part:
+    return invariance.part_of_rows(map(_as_dict, result.rows), origin)
+
+
 def _of_process(result: BlackBox, origin: Origin) -> Part:
     return black_box.part_of_boxes([result], [], origin)
 
@@ -58,6 +64,7 @@ _PARTS: dict[type, Callable[[Any, Origin], Part]] = {
     TimeResult: _timed,
     MemoryResult: _of_memory,
     RunsComparison: _of_runs,
+    InvarianceResult: _of_invariance,
     BlackBox: _of_process,
 }
 
@@ -105,7 +112,8 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
     file = Path(path)
     unfinished = file.with_name(f"{file.name}.part")
     try:
-        unfinished.write_text(page_of(parts, title), encoding="utf-8", errors="replace")
+        with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:
+            page.write(page_of(parts, title))
         unfinished.replace(file)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
@@ -115,6 +123,7 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
 
 def notebook_html(result: Any) -> str:
     """A result for a notebook: coverage and findings; "" for a result without findings, or with too many rows to go through."""
-    if type(result) not in _PARTS or len(result.rows) > MOST_ROWS:
+    rows = result.rows
+    if len(rows) > MOST_ROWS or not (type(result) in _PARTS or (rows and plain_rows.mark_of(_as_dict(rows[0])))):
         return ""
     return fragment_of(part_of_result(result, with_files=False))

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .part import Part, Table
@@ -57,6 +58,8 @@ def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]
     if table.chart is not None:
         chart = table.chart
         packed["chart"] = {"title": chart.title, "x": chart.x, "y": chart.y, "log": chart.is_log}
+    if table.timeline is not None:
+        packed["timeline"] = asdict(table.timeline)
     return packed
 
 

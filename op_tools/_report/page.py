@@ -18,6 +18,7 @@ from .._base.error_text import printable
 from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
+from .pictures import curve_svg, flame_svg, grid_table, steps_svg
 from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
 
 GENERATED = '<meta name="generator" content="op-tools report">'
@@ -253,7 +254,29 @@ def _bars_section(parts: Sequence[Part]) -> str:
         source = f'<p class="quiet small code">{_broken(part.origin.folder)}</p>' if part.origin.folder else ""
         title = f"<h3>{escape(part.bars_title)}</h3>{source}"
         content.append(f'<div>{title}<div class="scroll"><table class="plain bars">{rows}</table></div></div>')
-    return _section("figures", "How much", f'<div class="two">{"".join(content)}</div>') if content else ""
+    bars = f'<div class="two">{"".join(content)}</div>' if content else ""
+    pictures = _pictures(parts)
+    return _section("figures", "How much", pictures + bars) if pictures or bars else ""
+
+
+def _pictures(parts: Sequence[Part]) -> str:
+    """Curves and grids of the parts; operators over steps, and the time of modules, of all parts."""
+    content = []
+
+    def add(title: str, picture: str, source: str = "") -> None:
+        if picture:
+            place = f'<p class="quiet small code">{_broken(source)}</p>' if source else ""
+            content.append(f"<div><h3>{escape(title)}</h3>{place}{picture}</div>")
+
+    for part in parts:
+        for curve in part.curves:
+            add(curve.title, curve_svg(curve), part.origin.folder)
+    add("Wrong rows over the steps", steps_svg(kinds_by_mark(parts)[Mark.WRONG]))
+    add("Time by module", flame_svg(module_tree(parts)))
+    for part in parts:
+        for grid in part.grids:
+            add(grid.title, grid_table(grid), part.origin.folder)
+    return "".join(content)
 
 
 def _next_section(parts: Sequence[Part]) -> str:
@@ -294,6 +317,7 @@ def _rows_section(parts: Sequence[Part]) -> str:
             place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(part.origin.folder)}</span>'
             thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
             chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
+            chart += f'<div class="timeline" id="table-{number}-timeline"></div>' if table.timeline else ""
             content.append(
                 f'<details id="table-{number}"{"" if number else " open"}><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
                 f'<div id="table-{number}-rows"></div>{_first_rows(table)}</details>'
@@ -345,8 +369,7 @@ def page_of(parts: Sequence[Part], title: str) -> str:
         parts: at least a part.
         title: of the report.
     """
-    script, style = _asset("page.js"), _asset("page.css")
-    policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
+    script = _asset("page.js")
     verdict = verdict_of_parts(parts)
     mark = _MARK_OF[verdict]
     sections = [
@@ -369,6 +392,27 @@ def page_of(parts: Sequence[Part], title: str) -> str:
     gaps = sum(bool(part.origin.reasons) for part in parts)
     told_gaps = f"gaps in {gaps} of {counted_text(len(parts), 'result')}" if gaps else ""
     figures = " · ".join(filter(None, [told, told_gaps]))
+    header = f"""<p class="line"><span class="verdict {_CLASSES[mark]}">{_SIGNS[mark]} {escape(verdict.value)}</span>
+<span>{escape(verdict_sentence(parts))}</span></p>
+<p class="quiet">{escape(figures)}</p>"""
+    body = f"""<nav aria-label="Sections"><div>{links}</div></nav>
+<main>
+{"".join(sections)}
+</main>
+<script type="application/octet-stream" id="data">{packed_rows(parts)}</script>
+<script>{script}</script>"""
+    return _document(title, f"script-src {_hash_of(script)};", header, body)
+
+
+def message_page(title: str, text: str) -> str:
+    """A page that has a sentence instead of results."""
+    return _document(title, "", "", f"<main><p>{escape(text)}</p></main>")
+
+
+def _document(title: str, scripts: str, header: str, body: str) -> str:
+    """The file. It may load nothing; of scripts and styles those of ours run alone."""
+    style = _asset("page.css")
+    policy = f"default-src 'none'; {scripts} style-src {_hash_of(style)}; base-uri 'none'; form-action 'none'"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -383,16 +427,9 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <body>
 <header class="top"><div>
 <h1>{escape(title)}</h1>
-<p class="line"><span class="verdict {_CLASSES[mark]}">{_SIGNS[mark]} {escape(verdict.value)}</span>
-<span>{escape(verdict_sentence(parts))}</span></p>
-<p class="quiet">{escape(figures)}</p>
+{header}
 </div></header>
-<nav aria-label="Sections"><div>{links}</div></nav>
-<main>
-{"".join(sections)}
-</main>
-<script type="application/octet-stream" id="data">{packed_rows(parts)}</script>
-<script>{script}</script>
+{body}
 </body>
 </html>
 """

@@ -84,6 +84,49 @@ class Chart:
     is_log: bool = False
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """The titles of the columns by which rows lie on a line of time."""
+
+    start: str
+    length: str
+    thread: str
+    device: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a picture."""
+
+    title: str
+    points: tuple[tuple[float, float], ...]
+    """x, y; in the order of x."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Numbers of several runs over a common axis."""
+
+    title: str
+    axis: str
+    """Of x."""
+    series: tuple[Series, ...]
+    at: tuple[tuple[float, str], ...] = ()
+    """Places of the axis, and what happened there."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A cell for each pair of a row and a column, as operator and dtype."""
+
+    title: str
+    corner: str
+    """Of the rows: "operator"."""
+    cells: Mapping[tuple[str, str], Counter[Mark]]
+    """(row, column) -> how many rows of a table have a mark."""
+
+
 @dataclass
 class Table:
     """Rows behind the findings. Holds at most `most` of the rows that it was given: all that are wrong, as long as they
@@ -94,6 +137,7 @@ class Table:
     total: int = 0
     """Rows that it was given."""
     chart: Chart | None = None
+    timeline: Timeline | None = None
     most: int = MOST_ROWS
     _wrong: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     _others: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
@@ -218,6 +262,8 @@ class Part:
     bars: list[tuple[str, float, str]] = field(default_factory=list)
     """A title, a number, and its text: a bar each, the longest first."""
     bars_title: str = ""
+    curves: list[Curve] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
     text: str = ""
     """Lines of the tool itself, where they say more than rows."""
 
@@ -343,7 +389,7 @@ def origin_of(folder: Path) -> Origin:
     """Of a run's folder <result>/<rank>/<time>, with its account."""
     origin = Origin(str(folder), folder.parent.name if folder.parent.name.isdigit() else "")
     file = folder / "coverage.json"
-    if not file.is_file():
+    if file.is_symlink() or not file.is_file():
         origin.gaps.append("there is no account of the run (coverage.json): its program was killed, or still runs")
         return origin
     try:

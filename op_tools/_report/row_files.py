@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .._base.core import Error
 from .part import Origin
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener that follows no symbolic link: results come from folders of others."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def is_own_file(path: Path) -> bool:
+    """It is a file, and no symbolic link to another."""
+    return path.is_file() and not path.is_symlink()
+
 
 _TOO_LONG = 10_000_000  # bytes of a field of CSV
 
@@ -22,7 +34,7 @@ def json_rows(path: Path, origin: Origin) -> Iterator[dict[str, Any]]:
     """
     damaged = 0
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=no_link) as file:
             for line in file:
                 try:
                     row = json.loads(line)
@@ -47,7 +59,7 @@ def csv_rows(path: Path, origin: Origin) -> Iterator[dict[str, Any]]:
     damaged = 0
     limit = csv.field_size_limit(_TOO_LONG)  # of the process: shapes of lists of tensors are long
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="", opener=no_link) as file:
             rows = csv.DictReader(line.replace("\0", "") for line in file)
             while True:
                 try:

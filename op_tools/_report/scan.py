@@ -7,28 +7,34 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .._base.core import Error
+from .._base.data_file import read_json
 from .._tools.record import RECORDING
 from . import (
     autocompare,
+    bisection,
     black_box,
     captures,
     comparisons,
     conformance,
+    invariance,
     memory,
     observe,
     overflow,
     recordings,
+    replay,
     timing,
 )
 from .part import Origin, Part, origin_of, share_rows
-from .row_files import csv_rows, json_rows
+from .row_files import csv_rows, is_own_file, json_rows
 
 _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
+_HEAD = 4096  # bytes of a file of JSON, by which those of other programs are known
 _ROW_FILES = {
     autocompare.FILE: autocompare.part_of_rows,
     overflow.FILE: overflow.part_of_rows,
     observe.FILE: observe.part_of_rows,
+    invariance.FILE: invariance.part_of_rows,
 }
 
 
@@ -39,17 +45,17 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
         op_tools.Error: a file cannot be read.
     """
     for name, part_of_rows in _ROW_FILES.items():
-        if (folder / name).is_file():
+        if is_own_file(folder / name):
             origin = origin or origin_of(folder)
             return part_of_rows(json_rows(folder / name, origin), origin)
-    if (folder / timing.FILE).is_file():
+    if is_own_file(folder / timing.FILE):
         origin = origin or origin_of(folder)
-        calls = csv_rows(file, origin) if (file := folder / timing.CALLS_FILE).is_file() else None
+        calls = csv_rows(file, origin) if is_own_file(file := folder / timing.CALLS_FILE) else None
         return timing.part_of_rows(csv_rows(folder / timing.FILE, origin), origin, calls)
-    if (folder / memory.FILE).is_file():
+    if is_own_file(folder / memory.FILE):
         origin = origin or origin_of(folder)
         leaks, overwrites = (
-            json_rows(file, origin) if (file := folder / name).is_file() else ()
+            json_rows(file, origin) if is_own_file(file := folder / name) else ()
             for name in (memory.LEAKS_FILE, memory.OVERWRITES_FILE)
         )
         return memory.part_of_rows(json_rows(folder / memory.FILE, origin), origin, leaks, overwrites)
@@ -60,7 +66,7 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
 
 def _holds_calls(folder: Path) -> bool:
     """It is the folder of a run of OpCapture: <op>/<id>/input.pth, or a container."""
-    if (folder / captures.CONTAINER).is_file():
+    if is_own_file(folder / captures.CONTAINER):
         return True
     return any(folder.glob(f"*/*/{_CALL}"))
 
@@ -86,17 +92,38 @@ def _parts_below(place: Path) -> Iterator[Part]:
             folders.clear()  # calls that it saved are in its findings
             yield part
             continue
+        files = [name for name in files if is_own_file(folder / name)]
         for name in sorted(files):
             if name.endswith(RECORDING):
                 yield recordings.part_of_file(folder / name, Origin(str(folder)))
             elif name.endswith(".jsonl") and comparisons.is_comparison(folder / name):
-                origin = Origin(str(folder / name))
-                yield comparisons.part_of_rows(json_rows(folder / name, origin), origin)
+                yield comparisons.part_of_file(folder / name, Origin(str(folder / name)))
+            elif name.endswith(".json") and (part := _part_of_json(folder / name)) is not None:
+                yield part
         if any(name.endswith(_BLACK_BOX) for name in files):
             yield black_box.part_of_folder(folder, Origin(str(folder)))
         elif _holds_calls(folder):
             folders.clear()
             yield captures.part_of_folder(folder, origin_of(folder))
+
+
+def _part_of_json(file: Path) -> Part | None:
+    """Of a replay or of a bisection; None where it is another program's file."""
+    with file.open("rb") as content:
+        head = content.read(_HEAD)
+    if not any(name in head for name in (b'"calls"', b'"verdict"')):
+        return None
+    try:
+        content = read_json(file)
+    except Error:
+        return None
+    for is_of, reader in (
+        (bisection.is_bisection, bisection.part_of_content),
+        (replay.is_replay, replay.part_of_content),
+    ):
+        if is_of(content):
+            return reader(content, Origin(str(file)))
+    return None
 
 
 def _part_of_file(file: Path) -> Part:
@@ -105,8 +132,9 @@ def _part_of_file(file: Path) -> Part:
     if file.suffix == _BLACK_BOX:
         return black_box.part_of_folder(file, Origin(str(file)))
     if comparisons.is_comparison(file):
-        origin = Origin(str(file))
-        return comparisons.part_of_rows(json_rows(file, origin), origin)
+        return comparisons.part_of_file(file, Origin(str(file)))
+    if (part := _part_of_json(file)) is not None:
+        return part
     raise Error(f"{file}: is no file of which a report is made; give the folder that a tool wrote")
 
 
@@ -117,7 +145,8 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
         op_tools.Error: there is no such folder, nothing in one of them, or a file cannot be read.
     """
     parts: list[Part] = []
-    for place in map(Path, places):
+    for given in map(Path, places):
+        place = given.resolve() if given.is_symlink() else given  # the user's own link; no others are followed
         if place.is_file():
             parts.append(_part_of_file(place))
             continue

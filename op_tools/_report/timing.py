@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .part import Chart, Column, Origin, Part, Table, dtype_of, integer_of, number_of, short, text_of
+from .part import Chart, Column, Origin, Part, Table, Timeline, dtype_of, integer_of, number_of, short, text_of
 
 FILE = "summary.csv"
 CALLS_FILE = "calls.csv"
@@ -31,8 +31,10 @@ _CALL_COLUMNS = (
     Column("module", is_choice=True),
     Column("step", is_number=True),
     Column("call", is_number=True),
+    Column("start ms", is_number=True),
     Column("self ms", is_number=True),
     Column("ms", is_number=True),
+    Column("thread", is_number=True),
     Column("device", is_choice=True),
     Column("shapes"),
     Column("line"),
@@ -90,7 +92,11 @@ def _add_time(part: Part, row: Mapping[str, Any], self_ms: float, calls: int) ->
 
 def _table_of_calls(part: Part, calls: Iterable[Mapping[str, Any]]) -> Table:
     table = Table("Single calls", _CALL_COLUMNS, chart=Chart("Times over the calls", "call", "self ms", is_log=True))
+    table.timeline = Timeline("start ms", "ms", "thread", "device", "op")
+    first: float | None = None
     for row in calls:
+        start = number_of(row, "start_us")
+        first = start if first is None else first
         _add_time(part, row, number_of(row, "self_ms") or 0.0, 1)
         table.add(
             (
@@ -99,8 +105,10 @@ def _table_of_calls(part: Part, calls: Iterable[Mapping[str, Any]]) -> Table:
                 text_of(row, "module"),
                 integer_of(row, "step"),
                 integer_of(row, "id"),
+                round((start - first) / 1e3, 3) if start is not None and first is not None else None,
                 short(number_of(row, "self_ms")),
                 short(number_of(row, "ms")),
+                integer_of(row, "thread"),
                 text_of(row, "device"),
                 text_of(row, "shapes"),
                 text_of(row, "line"),

@@ -15,6 +15,7 @@ from .._base.declared_rows import CallVerdict, RunRow
 from .._base.rank_text import ranks_text
 from .._base.results import DEFAULT_ROWS, Result, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
+from .._tools.record import losses_of
 
 _WIDTH = 80
 _BEFORE = 10  # calls that are shown before the first divergence
@@ -194,12 +195,15 @@ class RunsComparison(Result):
         return "\n\n".join(parts)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Records for programs: a record per pair, a first_divergence for each rank that diverged, a summary."""
+        """Records for programs: a record per pair, a first_divergence for each rank that diverged, the losses of each step, a summary."""
         for rank in self.ranks:
             for row in rank.rows:
                 yield {"kind": "pair", **dataclasses.asdict(row)}
             if (first := rank.first_divergence()) is not None:
                 yield first
+            for side, recording in (("A", rank._found.a), ("B", rank._found.b)):
+                for step, value in losses_of(recording).items():
+                    yield {"kind": "loss", "rank": rank.rank, "side": side, "step": step, "value": value}
         counts: Counter[str] = Counter()
         for rank in self.ranks:
             counts.update(rank.counts)

@@ -27,9 +27,9 @@ from .._modules.module_runs import CpuNumbers
 from .._tools.record import OpRecord
 from .._tools.tool import Tool
 from .._tools.tool_group import Together
+from . import ITERATION_SEED
 from .comparison import RankComparison, RunsComparison
 
-SEED = 10086
 KINDS = ("forward", "backward", "loss", "weights")
 _NUMBER = (int, float, str)  # YAML reads 1e-4 as text
 _EXEMPTION: Kinds = {"module": str, "kind": str, "limit": _NUMBER, "why": str}
@@ -47,7 +47,7 @@ class OneIteration(Together):
         iterations: how many, in fact.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, seed: int = SEED, iterations: int = 1) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, seed: int = ITERATION_SEED, iterations: int = 1) -> None:
         super().__init__()
         self._folder, self._seed, self._iterations, self._done = Path(folder), seed, iterations, 0
         self._numbers = contextlib.ExitStack()

@@ -73,7 +73,8 @@ def find_black_boxes(path: str | Path) -> list[Path]:
         op_tools.Error: there is none.
     """
     place = Path(path)
-    files = sorted(place.rglob(f"*{_SUFFIX}")) if place.is_dir() else [place]
+    below = place.rglob(f"*{_SUFFIX}") if place.is_dir() else [place]
+    files = sorted(file for file in below if file == place or not file.is_symlink())
     if not files:
         raise Error(f"{path}: no file of OpBlackBox (*{_SUFFIX}) is in this folder")
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -234,6 +235,22 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     """
     of_core = core.read_recording(os.fspath(path))
     return Recording(of_core.path, of_core.header, of_core.complete, of_core.damage, RecordedCalls(of_core))
+
+
+def losses_of(recording: core.Recording) -> dict[int, float]:
+    """Step -> its last loss: the number from which a backward pass begins, whose gradient is the first backward call after forward calls."""
+    losses: dict[int, float] = {}
+    numbers: dict[int, float] = {}  # of forward calls by id
+    was_forward = False
+    for call in RecordedCalls(recording):
+        if call.phase == "forward":
+            tensors = [tensor for _, tensor in call.outputs if tensor.known and math.prod(tensor.shape) == 1]
+            if tensors and tensors[0].dtype.startswith(("torch.float", "torch.bfloat", "float", "bfloat")):
+                numbers[call.id] = tensors[0].mean
+        elif was_forward and call.forward_id in numbers:
+            losses[call.step] = numbers[call.forward_id]
+        was_forward = call.phase == "forward"
+    return losses
 
 
 @dataclass(frozen=True, repr=False)

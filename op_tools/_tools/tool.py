@@ -6,6 +6,7 @@ it was stopped, and entered again while it is on (the outermost exit stops it).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import html
@@ -40,8 +41,10 @@ from .._base.core import (
 from .._base.declared_options import OpCaptureOptions, ToolOptions
 from .._base.declared_rows import CaptureRow
 from .._base.results import DEFAULT_ROWS, Shown, SortableResult, counted, megabytes, sorted_rows, worded
-from .._base.tool_descriptions import Option, arguments_text, hook_options, kind_of, row_class, signature_of
+from .._base.tool_declarations import Option
+from .._base.tool_descriptions import arguments_text, for_core, hook_options, kind_of, row_class, signature_of
 from .._base.verdict import Coverage, accelerator
+from .._torch.host import take_places
 from .._torch.module_calls import watch_modules
 from .._torch.operator_names import tell_core
 from .._torch.unseen_work import Watch
@@ -151,7 +154,7 @@ class Tool(Switch):
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeError(f"{type(self).__name__}() has no option {name!r}{hint}")
         self._arguments: dict[str, Any] = {
-            name: known[name].to_core(value) for name, value in options.items() if value is not None
+            name: for_core(known[name], value) for name, value in options.items() if value is not None
         }
         self._condition: Callable[[Call], bool] | None = None  # set by apply_feature
         self._watch: Watch | None = None  # of the last run
@@ -414,3 +417,8 @@ def stop_all() -> None:
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")  # noqa: S102
+
+
+# At the import, because a tool needs them: first the answers to the core's questions.
+take_places()
+atexit.register(stop_all)

@@ -6,6 +6,7 @@ import ctypes
 import os
 
 from .._base.core import Error
+from .._base.tool_declarations import add_kinds
 from .._base.tool_descriptions import kinds
 from . import autocompare, blackbox, fallback, invariance, memory_check, observe, overflow, record, time_measure  # noqa: F401  (the classes)
 from .tool import Tool
@@ -48,4 +49,6 @@ def load_tools(path: str | os.PathLike[str]) -> list[type[Tool]]:
     added = [made for name, made in tool_classes().items() if name not in before]
     if not added:
         raise Error(f"{os.fspath(path)}: it registered no tool that is not there already")
+    known = kinds()
+    add_kinds(known[name] for name in tool_classes() if name not in before)
     return added

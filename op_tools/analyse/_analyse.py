@@ -21,13 +21,12 @@ from ._dynamic import dynamic_rows
 from ._file_facts import FileFacts, Problem
 from ._fixes import unified_diff
 from ._project import Project
-from ._reports import COLUMNS, Report, advice_rows, affinity_rows, api_rows, sarif
+from ._reports import Report, advice_rows, affinity_rows, api_rows, sarif
 from ._rules import PACKAGED, Hit, Rules, read_rules
 from ._sources import Source, find_sources, read_facts
 from ._table import SupportTable
 from ._third_party import third_party_rows
 
-MODES = tuple(COLUMNS)
 _CHUNK = 16  # files that a process reads at once
 _FEW = 64  # below this processes cost more than they save
 

@@ -1,5 +1,6 @@
-"""Tools for training loops that others have written.
+"""Tools in what others have written: training loops and TensorBoard.
 
 ``op_tools.integrations.transformers.OpToolsCallback`` for the Trainer of HuggingFace transformers,
-``op_tools.integrations.lightning.OpToolsCallback`` for Lightning. Each imports its framework, so import yours.
+``op_tools.integrations.lightning.OpToolsCallback`` for Lightning, ``op_tools.integrations.tensorboard.add_result`` for results. Each
+imports its framework, so import yours.
 """

@@ -148,15 +148,16 @@ MAY_IMPORT = {
     "repro": {"_base", "_torch"},
     "_tools": {"_base", "_torch", "_as_cuda"},
     "startup": {"_tools"},
-    "integrations": {"_base", "_tools"},
     "_modules": {"_base", "_torch"},
     "_runs": {"_base", "formats", "_tools", "_modules"},
     "_bisect": {"_base", "_tools"},
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
+    "integrations": {"_base", "_tools", "_report"},
 }
-MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+MAY_IMPORT["_commands"] = {"_base", "_as_cuda", "_bisect", "_runs", "analyse", "_conformance"}
+MAY_IMPORT["_work"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
 
 # The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
 # imports nothing of it.

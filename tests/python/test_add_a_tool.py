@@ -48,7 +48,7 @@ def test_the_page_makes_a_tool_that_counts(tool):
 USE = """
 import sys, inspect, torch, op_tools
 from op_tools._commands.command_line import parser_of
-from op_tools._commands.run import chosen_tools
+from op_tools._work.run import chosen_tools
 (OpToy,) = op_tools.load_tools(sys.argv[1])
 assert "min_calls: report only operators with at least N calls. None: OP_TOY_MIN_CALLS, else 1." in OpToy.__doc__
 assert "min_calls" in inspect.signature(OpToy).parameters

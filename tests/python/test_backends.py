@@ -10,8 +10,8 @@ from conftest import launched
 
 import op_tools
 from op_tools import __main__ as command_line
-from op_tools._commands.doctor import examine
 from op_tools._torch import backends
+from op_tools._work.doctor import examine
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def quick(monkeypatch):
 
     threads = torch.get_num_threads()
     monkeypatch.setattr(shard_run, "work_through", work_through)
-    monkeypatch.setattr("op_tools._commands.conformance.SelfTest", NoSelfTest)
-    monkeypatch.setattr("op_tools._commands.conformance.prepare", lambda **_: None)
+    monkeypatch.setattr("op_tools._work.conformance.SelfTest", NoSelfTest)
+    monkeypatch.setattr("op_tools._work.conformance.prepare", lambda **_: None)
     with monkeypatch.context() as variables:
         variables.setenv("OP_TOOLS_LOG_LEVEL", "warn")
         yield

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import op_tools
-from op_tools._commands.show import show
+from op_tools._work.show import show
 
 
 def archive(pickle):

@@ -21,8 +21,8 @@ from op_tools._base.config_file import read_config
 from op_tools._base.optional_parts import Group, installed_parts
 from op_tools._base.tool_descriptions import kind_of, kinds
 from op_tools._commands.command_line import COMMANDS, parser_of
-from op_tools._commands.run import chosen_tools
 from op_tools._tools.launch import make_tools, tools_by_flag
+from op_tools._work.run import chosen_tools
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -247,6 +247,7 @@ DOOR = "op_tools._base.core"  # to op_tools._C
 
 # Modules that are imported inside functions, and why.
 LATE = {
+    "op_tools._base.core": "the command line asks for parts before the core is loaded",
     "op_tools._build_info": "of the build that fits torch, which is chosen first",
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
@@ -257,7 +258,7 @@ LATE = {
 # Files that import modules by name, and which.
 BY_NAME = {
     "op_tools": "public names at their first use",
-    "op_tools._commands.command_line": "the module of the command that is given",
+    "op_tools._commands.command_line": "the module of the command that is given, and that of its work",
     "op_tools._base.data_file": "tomllib, which is newer than the oldest Python; yaml",
     "op_tools._base.results": "pandas; the report of a result, which is made of all tools' results and stands above them",
     "op_tools._torch.backends": "backends of devices, which users name",

@@ -16,7 +16,7 @@ import torch
 
 import op_tools
 import op_tools.sim_device as sim
-from op_tools._commands import doctor
+from op_tools._work import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "proofs"))

@@ -10,6 +10,7 @@ import random
 import re
 import shlex
 import shutil
+import subprocess
 import time
 from base64 import b64decode
 from pathlib import Path
@@ -22,7 +23,9 @@ import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
 from op_tools._base.verdict import Verdict
+from op_tools._bisect.result import BisectResult
 from op_tools._report import autocompare
+from op_tools._report.of_result import write_page
 from op_tools._report.page import escape, page_of
 from op_tools._report.part import Column, Mark, Origin, Table, share_rows
 from op_tools._report.scan import read_parts
@@ -85,6 +88,8 @@ def results(tmp_path_factory):
     comparison = op_tools.compare_runs(str(place / "OpRecord"), str(place / "other"))
     (place / "comparison.jsonl").write_text(comparison.to_json())
     assert other.calls > 0
+    with sim.fault("every_second", ops="addmm"):
+        add(op_tools.OpInvariance, train(1))
     return place, of_tools
 
 
@@ -329,6 +334,13 @@ def test_many_ranks_share_the_rows(results, tmp_path):
     assert [finding.count for part in parts for finding in part.findings] == findings
 
 
+def test_a_link_in_the_place_of_the_page_is_not_written_through(results, tmp_path):
+    (tmp_path / "report.html.part").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(op_tools.Error, match="cannot be written"):
+        write_page(read_parts([results[0] / "OpObserve"]), tmp_path / "report.html", "title")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_page_that_cannot_be_written_is_an_error(results, tmp_path, capsys):
     assert main(["report", str(results[0] / "OpAutoCompare"), "-o", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
@@ -428,7 +440,7 @@ def test_the_same_rows_give_the_same_page(results):
 
 
 def test_the_assets_are_those_of_their_sources_small_and_with_their_licenses():
-    names = ("package.json", "package-lock.json", "build.mjs", "report.js", "report.css")
+    names = ("package.json", "package-lock.json", "build.mjs", "report.js", "timeline.js", "report.css")
     stamp = hashlib.sha256(b"".join((ROOT / "web" / name).read_bytes() for name in names)).hexdigest()
     script, style = ((ASSETS / name).read_text() for name in ("page.js", "page.css"))
     for text in (script, style):
@@ -478,6 +490,98 @@ def test_a_page_of_a_hundred_thousand_rows_is_small(large_page):
     assert len(rows_in(large_page.read_text())["tables"][0]["wrong"]) == 100_000
 
 
+# --- Results of commands -----------------------------------------------------------------------------------------------------------
+
+ITERATION = """
+import sys, torch
+if "sim" in sys.argv: import op_tools.sim_device
+torch.manual_seed(0)
+layer = torch.nn.Linear(4, 2)
+layer.to("sim" if "sim" in sys.argv else "cpu")
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+layer(torch.ones(3, 4).to(layer.weight.device)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_an_iteration_of_modules_is_a_part(tmp_path):
+    (tmp_path / "train.py").write_text(ITERATION)
+    command = ["-m", "op_tools", "one-iter"]
+    launched(*command, "save", "right", "train.py", cwd=tmp_path)
+    faults = {"OP_TOOLS_SIM_FAULTS": "scale:ops=addmm,scale=1.5"}
+    compare = [*command, "compare", "--json", "compared.jsonl", "--output-dir", "other", "right", "train.py", "sim"]
+    launched(*compare, cwd=tmp_path, check=False, **faults)
+    part = part_of(tmp_path, "op-tools one-iter")
+    assert part.verdict is Verdict.DIFFERS and part.tables[0].total > 3
+    (born,) = [finding for finding in part.findings if finding.mark is Mark.WRONG and finding.phase == "forward"]
+    assert (born.op, born.module) == ("module:Linear", "Linear")
+    assert part.modules["Linear"].wrong >= 1
+    cut = (tmp_path / "compared.jsonl").read_text().splitlines()[:-1]
+    (tmp_path / "compared.jsonl").write_text("\n".join(line.replace("differs", "agrees") for line in cut))
+    part = part_of(tmp_path, "op-tools one-iter")
+    assert part.verdict is Verdict.NOT_JUDGED and "cut off" in part.origin.gaps[0]
+
+
+def test_a_replay_is_a_part(tmp_path, build_dir):
+    with sim.fault("scale", ops="addmm", scale=1.5):
+        captured = run(op_tools.OpCapture(output_dir=str(tmp_path)), train(1)).root
+    program, report = str(build_dir / "run_op_from_data"), str(tmp_path / "replay.json")
+    done = subprocess.run([program, captured, "--acc_check", "--json", report], capture_output=True, check=False)
+    assert done.returncode == 1, done.stderr
+    part = part_of(tmp_path, "run_op_from_data")
+    wrong = [finding for finding in part.findings if finding.mark is Mark.WRONG]
+    assert part.verdict is Verdict.DIFFERS and {finding.op for finding in wrong} == {"torch.nn.functional.linear"}
+    assert (Path(wrong[0].saved) / "input.pth").is_file() and wrong[0].worst > 100
+    assert any("--acc_check" in command.text for command in part.commands)
+    subprocess.run([program, captured, "--json", report], capture_output=True, check=False)
+    part = part_of(tmp_path, "run_op_from_data")
+    assert part.verdict is None and "without --acc_check" in part.origin.gaps[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [("found", Verdict.DIFFERS), ("not an operator", Verdict.DIFFERS), ("inconsistent", Verdict.NOT_JUDGED)],
+)
+def test_a_bisection_is_a_part(tmp_path, said, verdict):
+    culprits = [{"op": "aten::mm", "module": "Net.fc", "line": "train.py:3", "phase": "forward", "calls": 2}]
+    curves = {"before": [1.0, float("nan"), 3.0], "after": [1.0, 0.5, 0.25]}
+    found = culprits if said == "found" else []
+    result = BisectResult(said, HOSTILE, "fallback", culprits=found, runs=7, seconds=3.0, **curves)
+    (tmp_path / "result.json").write_text(result.to_json())
+    (part,) = read_parts([tmp_path])
+    assert (part.tool, part.verdict, len(part.findings)) == ("op-tools bisect", verdict, len(found))
+    (curve,) = part.curves
+    assert [len(series.points) for series in curve.series] == [3, 3]
+    text = page_of([part], "bisection")
+    assert "<polyline" in text and HOSTILE not in text and escape(HOSTILE) in text
+
+
+def test_other_files_of_json_are_no_results(tmp_path):
+    for name, content in {"a.json": '{"calls": 3}', "b.json": "[1]", "c.json": '{"verdict": ', "d.jsonl": "3"}.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(op_tools.Error, match="no tool of op_tools wrote anything here"):
+        read_parts([tmp_path])
+    with pytest.raises(op_tools.Error, match="is no file of which a report is made"):
+        read_parts([tmp_path / "a.json"])
+
+
+def test_operators_by_dtype_and_losses_are_pictures(results, tmp_path):
+    comparison = part_of(results[0], "op-tools compare")
+    (curve,) = comparison.curves
+    losses = {series.title: [y for _, y in series.points] for series in curve.series}
+    assert len(losses["A"]) == len(losses["B"]) == 1 and losses["A"] != losses["B"]
+    assert (curve.at and "addmm" in curve.at[0][1]) or "linear" in curve.at[0][1]
+    folder = tmp_path / "conformance"
+    words = ["--device", "sim", "--import", "op_tools.sim_device", "--fname", "torch.mm", "-o", str(folder)]
+    launched("-m", "op_tools", "conformance", "run", *words, check=False)
+    (part,) = read_parts([folder])
+    (grid,) = part.grids
+    assert {row for row, _ in grid.cells} == {"torch.mm"} and len(grid.cells) > 2
+    assert sum(counts.total() for counts in grid.cells.values()) == part.tables[0].total
+    text = page_of([part], "grid")
+    assert 'class="plain grid-of-marks small"' in text and "✓" in text
+
+
 # --- Results in memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -506,11 +610,40 @@ def test_a_result_shows_its_findings_in_a_notebook(results):
     assert "calls seen" not in op_tools.read_recording(results[1][op_tools.OpRecord].path)._repr_html_()
 
 
+def test_rows_with_a_verdict_are_findings_and_show_themselves(tmp_path):
+    right, wrong = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    result = op_tools.compare_modules(right, wrong, torch.ones(3, 4))
+    assert result.verdict is Verdict.DIFFERS
+    assert "✗ wrong" in result._repr_html_()
+    assert "✗ differs" in result.report(tmp_path / "modules.html").read_text()
+
+
 def test_a_comparison_writes_its_page(results, tmp_path):
     place, _ = results
     comparison = op_tools.compare_runs(str(place / "OpRecord"), str(place / "other"))
     text = comparison.report(tmp_path / "runs.html").read_text()
     assert "born here" in text and rows_in(text)["tables"][0]["title"] == "Pairs of calls"
+
+
+def test_a_result_is_shown_by_tensorboard(results, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    from op_tools.integrations.tensorboard import add_result
+
+    with SummaryWriter(tmp_path) as writer:
+        for step, tool in enumerate((op_tools.OpAutoCompare, op_tools.OpTimeMeasure)):
+            add_result(writer, results[1][tool], step)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (wrong,) = events.Scalars("op_tools/OpAutoCompare/wrong")
+    assert (wrong.step, wrong.value) == (0, len(results[1][op_tools.OpAutoCompare].failures))
+    names = events.Tags()["scalars"]
+    assert any(name.startswith("op_tools/OpAutoCompare/worst/torch.nn.functional.linear") for name in names)
+    assert any("Self_time" in name or "Self time" in name for name in names)
+    (text,) = (tag for tag in events.Tags()["tensors"] if "OpAutoCompare" in tag)
+    lines = events.Tensors(text)[0].tensor_proto.string_val[0].decode().splitlines()
+    assert "differs" in lines[0] and all(line.startswith("    ") for line in lines)
 
 
 # --- The page in a browser ----------------------------------------------------------------------------------------------------------
@@ -688,6 +821,41 @@ def test_rows_are_filtered_and_saved(chromium, page):
     assert any(HOSTILE.replace(".", "") in row["module"] for row in saved)
     chromium.click(f"#table-{table} .clear")
     assert chromium.texts(state)[0] == everything
+
+
+def test_the_timeline_zooms_and_moves(chromium, page):
+    table = number_of_table(page, "Single calls")
+    chromium.open(page)
+    chromium.run(f"document.getElementById('table-{table}').open = true")
+    canvas = f"document.querySelector('#table-{table}-timeline canvas')"
+    chromium.until(f"{canvas}.dataset.until")
+
+    def shown():
+        return [float(chromium.run(f"return {canvas}.dataset.{name}")) for name in ("from", "until")]
+
+    def key(name):
+        chromium.run(f"{canvas}.dispatchEvent(new KeyboardEvent('keydown', {{key: {json.dumps(name)}}}))")
+        return shown()
+
+    first, last = shown()
+    assert first == 0 and last > 0
+    begin, end = key("+")
+    assert end - begin == pytest.approx((last - first) / 1.3)
+    assert key("ArrowRight")[1] >= end and key("-")[0] >= 0
+    assert key("0") == [first, last]
+    colours = chromium.run(
+        f"""const canvas = {canvas}, data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        const seen = new Set();
+        for (let i = 0; i < data.length; i += 4) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+        return seen.size"""
+    )
+    assert colours > 3  # the lanes, the texts and calls
+
+
+def test_pictures_have_no_style_of_their_own(page):
+    shown = page.read_text().partition("<body>")[2].partition("<script")[0]
+    assert shown.count("<svg") > 2 and " style=" not in shown
+    assert "Losses of both runs" in shown and "Time by module" in shown and "Wrong rows over the steps" in shown
 
 
 def test_texts_that_a_table_program_would_run_are_saved_as_texts(chromium, tmp_path):

@@ -247,8 +247,8 @@ def conformance(stage):
                 yield item, work_on(item), None
 
         patch.setattr(shard_run, "work_through", work_through)
-        patch.setattr("op_tools._commands.conformance.prepare", lambda **_: None)
-        patch.setattr("op_tools._commands.conformance.SelfTest", SelfTest)
+        patch.setattr("op_tools._work.conformance.prepare", lambda **_: None)
+        patch.setattr("op_tools._work.conformance.SelfTest", SelfTest)
         patch.setattr(SelfTest, "said", "it is not finished" if kind == "off" else "")
         undefined = [case("torch.empty_like", tensor(size)) for size in (3, 4, 5)]
         cases = [MM, case("torch.neg", tensor(3)), *(undefined if kind == "no values" else [])]

@@ -1,0 +1,106 @@
+"""op-tools conformance: is every operator of a device right?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .._base.core import log_progress
+from .._base.verdict import Verdict, status_of, verdict_of
+from .._commands.command_line import UsageError, visible
+from .._conformance.exceptions import read_exceptions
+from .._conformance.golden import Golden
+from .._conformance.reports import model_text, verdict_text, write_reports
+from .._conformance.rows import rows_below
+from .._conformance.run import Settings, run_cases
+from .._conformance.self_test import SelfTest
+from .._conformance.shard_run import WorkerPlan
+from .._conformance.summary import differences, read_part, read_run_facts, verdict_in
+from .._conformance.trend import trend_of
+from .._conformance.workers import prepare, usable_cores
+from .._torch.backends import import_backends, modules_of, usable_device
+from .._torch.rank_shares import is_shared
+from .conformance_cases import selected_cases
+
+
+def _say(line: str) -> None:
+    log_progress("")
+    sys.stderr.write(f"op-tools conformance: {visible(line)}\n")
+    sys.stderr.flush()
+
+
+def _work(options: argparse.Namespace, *, writes: str) -> int:
+    under_torchrun = is_shared(())
+    if under_torchrun and options.shard:
+        raise UsageError("--shard: the ranks of torchrun are the shards")
+    exceptions_file = "" if writes else options.device_config
+    exceptions = read_exceptions(exceptions_file or None)
+    golden = str(Path(options.output).absolute()) if writes else options.golden
+    if golden and not writes:
+        golden = str(Path(golden).absolute())
+        Golden(Path(golden))  # names its fault before a worker does
+    prepare(is_new=options.is_program)
+    self_test = SelfTest()  # works while this process finds its cases
+    imports = modules_of(options.device, options.imports)
+    import_backends(imports)
+    cases = selected_cases(options)
+    usable_device(options.device)
+    plan = WorkerPlan(
+        device=options.device,
+        imports=tuple(imports),
+        method=None if writes else options.method,
+        phase="" if writes else options.phase,
+        timed=not writes and options.time,
+        golden=golden,
+        writes=writes,
+    )
+    jobs = options.jobs or (1 if under_torchrun or options.time_alone else usable_cores())
+    settings = Settings(
+        Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
+    )
+    verdict = run_cases(cases, plan, settings, exceptions, self_test, _say)
+    if not writes:
+        for place in exceptions.not_met():
+            _say(f"{place} is about no case of this run")
+    _say(f"files in {options.output}")
+    return status_of(verdict, allow_unseen=options.allow_unseen)
+
+
+def run(options: argparse.Namespace) -> int:
+    options.time_alone = options.time  # cases that run beside each other would measure each other
+    return _work(options, writes="")
+
+
+def gen(options: argparse.Namespace) -> int:
+    options.time_alone = False
+    return _work(options, writes="float64" if options.float64 else "digests" if options.digests else "values")
+
+
+def verify(options: argparse.Namespace) -> int:
+    changes = differences(Path(options.result))
+    for text in changes:
+        sys.stdout.write(visible(f"{text}\n"))
+    if changes:
+        return status_of(Verdict.DIFFERS)
+    summary = read_part(Path(options.result) / "summary.json")
+    sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
+    verdict = verdict_of(wrong=False, unseen=verdict_in(summary) is Verdict.NOT_JUDGED)
+    return status_of(verdict, allow_unseen=options.allow_unseen)
+
+
+def report(options: argparse.Namespace) -> int:
+    folders = [Path(one) for one in options.results]
+    if len(folders) > 2:
+        raise UsageError("give a result, or an old and a new result")
+    if len(folders) == 2:
+        old, new = (read_run_facts(one) for one in folders)
+        if old["list"] != new["list"]:
+            _say("the results are of different lists: cases in only one of them are counted apart")
+        trend = trend_of(*(rows_below(one) for one in folders))
+        sys.stdout.write(visible(trend.table()) + "\n")
+        return status_of(trend.verdict, allow_unseen=options.allow_unseen)
+    summary = write_reports(folders[0], rows_below(folders[0]), read_run_facts(folders[0]))
+    lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
+    return status_of(verdict_in(summary), allow_unseen=options.allow_unseen)

@@ -1,0 +1,105 @@
+"""The command line before its work: help and errors of usage, which need no torch."""
+
+import argparse
+import re
+import subprocess
+
+import pytest
+from conftest import PYTHON
+
+from op_tools._base.optional_parts import READ_FORMATS, WRITTEN_FORMATS
+from op_tools._base.tool_declarations import declared_kinds, declared_shared_options
+from op_tools._base.tool_descriptions import hook_options, kinds
+from op_tools._commands.command_line import parser_of
+from op_tools._work import conformance_cases
+from op_tools.analyse import MODES
+from op_tools.analyse._reports import COLUMNS
+from op_tools.formats import _FORMATS
+from op_tools.formats._export import _WRITERS
+
+
+def leaves(parser, words=()):
+    """The words of each command that has no further commands."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield words
+    for action in below:
+        for name, command in action.choices.items():
+            yield from leaves(command, (*words, name))
+
+
+COMMANDS = list(leaves(parser_of()))
+
+
+def ended(*words):
+    """Status, standard output, standard error without the lines about imports, and the modules that were imported."""
+    command = [PYTHON, "-X", "importtime", "-m", "op_tools", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    lines = done.stderr.splitlines()
+    modules = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    return done.returncode, done.stdout, [line for line in lines if not line.startswith("import time:")], modules
+
+
+def of_torch(modules):
+    return {name for name in modules if name.partition(".")[0] in ("torch", "numpy") or name == "op_tools._C"}
+
+
+def test_the_list_of_commands_is_what_it_should_be():
+    assert len(COMMANDS) > 20 and ("conformance", "gen") in COMMANDS and ("one-iter", "save") in COMMANDS
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_and_a_mistyped_option_need_no_torch(words):
+    status, out, errors, modules = ended(*words, "--help")
+    assert (status, errors) == (0, []) and out.startswith(f"usage: op-tools {words[0]}")
+    assert "argparse" in modules and of_torch(modules) == set()
+    status, out, errors, modules = ended(*words, "--no-such-option")
+    assert (status, out) == (64, "") and len(errors) <= 4 and "error: " in errors[-1]
+    assert of_torch(modules) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--help",), 0, "run an unchanged script"),
+        (("--version",), 0, r"^op_tools \d+\.\d+"),
+        (("help", "autocompare"), 0, "--autocompare-method"),
+        (("run", "--autocompare", "--help"), 0, "--autocompare-method"),
+        (("help",), 0, "usage: op-tools"),
+        (("help", "nothing"), 64, "nothing is no command"),
+        (("shwo",), 64, "did you mean show"),
+        (("bisect", "--timeuot", "3"), 64, "did you mean --timeout"),
+        (("run", "--capture-max-cals", "3", "a.py"), 64, "did you mean --capture-max-calls"),
+        (("run", "--steps", "x", "a.py"), 64, "--steps"),
+        (("export", "a", "b", "--format", "nyp"), 64, "did you mean npy"),
+        ((), 64, "required: COMMAND"),
+    ],
+)
+def test_what_needs_no_torch_does_not_load_it(words, status, said):
+    ended_with, out, errors, modules = ended(*words)
+    assert ended_with == status
+    assert re.search(said, out if status == 0 else "\n".join(errors)), (out, errors)
+    assert of_torch(modules) == set()
+
+
+def test_the_work_of_a_command_has_torch_and_the_core():
+    status, out, _, modules = ended("ops", "--ops", "torch.neg")
+    assert (status, out) == (0, "torch.neg\n")
+    assert {"torch", "op_tools._C"} <= modules
+
+
+def test_names_that_the_parsers_have_are_those_of_the_parts():
+    assert tuple(COLUMNS) == MODES
+    assert tuple(_FORMATS) == READ_FORMATS and tuple(_WRITERS) == WRITTEN_FORMATS
+    (listing,) = [words for words in COMMANDS if words == ("conformance", "list")]
+    by = parser_of(listing[0])._actions[-1].choices["conformance"]._actions[-1].choices["list"]
+    (groups,) = [action.choices for action in by._actions if action.dest == "by"]
+    assert list(groups) == sorted(conformance_cases._GROUPS)
+
+
+def test_declared_tools_are_those_of_the_core():
+    declared, described = declared_kinds(), kinds()
+    assert list(declared) == list(described) and declared_shared_options() == hook_options()
+    for name, kind in described.items():
+        assert declared[name].options == kind.options and declared[name].own_options == kind.own_options
+        assert declared[name].flag == kind.flag and declared[name].summary
