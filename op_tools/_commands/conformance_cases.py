@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error, text_table
-from .._conformance import DEFAULT_SOURCES, SOURCES
+from .._conformance import CHOICES, DEFAULT_SOURCES
 from .._conformance.case import Case
 from .._conformance.export import export_cases
 from .._conformance.lists import Filter, digest_of, load_cases, write_list
@@ -48,7 +48,7 @@ def _sources(options: argparse.Namespace) -> tuple[str, ...]:
     if options.list:
         if named:
             raise UsageError(f"--{named[0]}: is no source beside --list, which has its cases")
-        return tuple(options.source or SOURCES)
+        return tuple(options.source or CHOICES)
     for name in options.source or ():
         if files.get(name) == []:
             raise UsageError(f"--source {name}: say which files: --{name}")
@@ -91,7 +91,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose cases."""
     add = parser.add_argument
     several: dict[str, Any] = {"action": "extend", "nargs": "+"}
-    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models faults)")
+    add("--source", **several, choices=CHOICES, help="where cases come from (op_db models faults)")
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")
     add("--mine", **several, default=[], metavar="FILE", help="cases of your own (JSON, YAML)")

@@ -154,6 +154,7 @@ MAY_IMPORT = {
     "_bisect": {"_base", "_tools"},
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
+    "_reduce": {"_base", "_torch", "_tools", "_bisect", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
 }
 MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}

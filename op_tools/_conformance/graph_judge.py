@@ -1,0 +1,145 @@
+"""Is a graph compiler right? The cases of conformance, compiled: each operator between two others, because compilers hand a graph of a single
+operator to torch, and patterns.py's functions as they are. OpAutoCompare judges the graphs."""
+
+from __future__ import annotations
+
+import enum
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .._base.core import GRAPH_CALLS
+from .._base.error_text import with_type
+from .._tools.autocompare import OpAutoCompare
+from .._tools.time_measure import OpTimeMeasure
+from .case import Case, PreparedCall, make_call, make_tensors
+from .patterns import PATTERNS, SOURCE
+from .rows import AGREES, DIFFERS, NOT_JUDGED, UNSUPPORTED, Row, row_of
+from .trees import map_specs
+from .verdict import CPU, Attempt, Judge, run_call
+
+
+class Ran(enum.Enum):
+    """Who ran a compiled case."""
+
+    COMPILER = "the compiler's own code"
+    MIXED = "the compiler's own code and torch's kernels"
+    TORCH = "torch's kernels, one by one"
+    INDUCTOR = "inductor, in the compiler's place"
+    UNCOMPILED = "torch.compile gave up"
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """How cases are compiled. Can be pickled."""
+
+    backend: str
+    dynamic: tuple[bool, ...] = (False,)
+    """Each is a run of the case."""
+    training: bool = False
+
+
+@dataclass(frozen=True)
+class GraphJudge(Judge):
+    """Judges a compiler by cases."""
+
+    plan: GraphPlan = GraphPlan("inductor")
+
+    def judge(self, case: Case, call: PreparedCall) -> list[Row]:  # noqa: ARG002  (each run makes its own)
+        """The rows of a call: static, dynamic, or both."""
+        rows = []
+        for dynamic in self.plan.dynamic:
+            of_run = self._compiled(case, dynamic=dynamic)
+            suffix = " dynamic" if dynamic else ""
+            rows += [replace(row, phase=row.phase + suffix) for row in of_run]
+        return rows
+
+    def _prepared(self, case: Case) -> PreparedCall | Row:
+        if case.variant not in ("function", "method") or case.mutation:
+            return row_of(case, status=NOT_JUDGED, reason="only plain calls are compiled")
+        return prepared(case, self.device, training=self.plan.training)
+
+    def _compiled(self, case: Case, *, dynamic: bool) -> list[Row]:
+        from torch._dynamo.utils import counters
+        from torch._inductor import metrics
+
+        torch._dynamo.reset()
+        counters.clear()
+        kernels = metrics.generated_kernel_count
+        call = prepared(case, self.device, training=self.plan.training)
+        eager = run_call(prepared(case, CPU, training=self.plan.training), CPU)
+        if eager.error is not None:
+            return [row_of(case, status=NOT_JUDGED, reason=f"the CPU raises as well: {with_type(eager.error)}")]
+        compiled = torch.compile(call.function, backend=self.plan.backend, dynamic=dynamic)
+        with tempfile.TemporaryDirectory(prefix="op_graph_test_") as folder:
+            tool = OpAutoCompare(output_dir=folder, level="torch", compiled="check", max_saved=0)
+            count = OpTimeMeasure(level="aten", compiled="as-is", output_dir=folder)
+            with tool, count:
+                attempt = run_call(replace(call, function=compiled), self.device, tool.step)
+        result = tool.result()
+        attempt.rows = tuple(row for row in result.rows if row.op.startswith(GRAPH_CALLS))
+        has_other_kernels = metrics.generated_kernel_count > kernels and self.plan.backend != "inductor"
+        breaks = [str(reason).partition("\n")[0] for reason in counters["graph_break"]]
+        ran = _who(attempt, sum(row.calls for row in count.result().rows), has_other_kernels=has_other_kernels)
+        rows = self._phases(replace(case, gradient=call.case.gradient), attempt)
+        for row in rows:
+            row.ran = ran.name.lower()
+            if ran is Ran.UNCOMPILED and attempt.error is None:
+                row.status, row.reason = NOT_JUDGED, f"torch.compile made no graph: {next(iter(breaks), 'no reason')}"
+            if attempt.error is not None and not attempt.rows:
+                row.status, row.reason = UNSUPPORTED, f"does not compile: {with_type(attempt.error)}"
+        return rows
+
+
+def _who(attempt: Attempt, torch_calls: int, *, has_other_kernels: bool) -> Ran:
+    graphs = {row.op for row in attempt.rows}
+    if not graphs:
+        return Ran.UNCOMPILED
+    if has_other_kernels:
+        return Ran.INDUCTOR
+    return Ran.COMPILER if torch_calls == 0 else Ran.TORCH if torch_calls >= _AROUND else Ran.MIXED
+
+
+_AROUND = 3  # operators of a case between its neighbours
+
+
+def prepared(case: Case, device: torch.device, *, training: bool) -> PreparedCall:
+    """A case as a function to compile, on a device.
+
+    Raises:
+        op_tools.Error: torch has no such operator, or values do not fit.
+    """
+    case_of_run = replace(case, gradient=case.gradient and training)
+    if case.source == SOURCE:
+        inputs = make_tensors(case.id, list(case.tensors), device)
+        left = iter(inputs)
+        args, kwargs = map_specs((case.args, case.kwargs), lambda _: next(left), device)
+        return PreparedCall(case_of_run, PATTERNS[case.op].function, args, kwargs, inputs, 0, device)
+    call = make_call(case_of_run, device)
+    factor = torch.ones((), device=device)
+    return replace(call, function=between(call.function), args=(factor, *call.args))
+
+
+def between(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose tensors are multiplied by a factor of 1, which no compiler knows, before and after it."""
+
+    def with_neighbours(factor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        scaled_args = [_scaled(arg, factor) for arg in args]
+        scaled = {name: _scaled(arg, factor) for name, arg in kwargs.items()}
+        return _scaled(function(*scaled_args, **scaled), factor)
+
+    return with_neighbours
+
+
+def _scaled(value: Any, factor: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.dtype == torch.bool else value * factor.to(value.dtype)
+    if isinstance(value, list):
+        return [_scaled(item, factor) for item in value]
+    return tuple(_scaled(item, factor) for item in value) if type(value) is tuple else value
+
+
+__all__ = ["AGREES", "DIFFERS", "GraphJudge", "GraphPlan", "Ran", "between", "prepared"]
