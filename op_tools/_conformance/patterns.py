@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class Pattern:
     """A function, and the shapes of its inputs by model."""
 
     function: Callable[..., Any]
-    shapes: dict[str, tuple[tuple[int, ...], ...]]
+    shapes: Mapping[str, tuple[tuple[int, ...], ...]]
     dtypes: tuple[str, ...] = ("float32",)
     integers: frozenset[int] = frozenset()
     """Places of inputs that are indices below 8."""
@@ -143,7 +143,8 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 def _branches(x: Tensor, weight: Tensor) -> Tensor:
     y = F.linear(x, weight)
-    return torch.cat((y.relu(), y.tanh()), -1).split(weight.shape[0], -1)[1] + y
+    _, second = torch.cat((y.relu(), y.tanh()), -1).chunk(2, -1)
+    return second + y
 
 
 def _long_chain(x: Tensor) -> Tensor:
@@ -203,6 +204,9 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
+_VALUES = {"int64": "integers 1 9"}
+
+
 def pattern_cases(*, training: bool) -> Iterator[Case]:
     """The cases of all patterns.
 
@@ -216,12 +220,7 @@ def pattern_cases(*, training: bool) -> Iterator[Case]:
                 specs = [
                     TensorSpec(shape, "int64", values="integers 0 7")
                     if place in pattern.integers
-                    else TensorSpec(
-                        shape,
-                        dtype,
-                        requires_grad=trains,
-                        **({"values": "integers 1 9"} if dtype == "int64" else {}),
-                    )
+                    else TensorSpec(shape, dtype, values=_VALUES.get(dtype, "normal"), requires_grad=trains)
                     for place, shape in enumerate(shapes)
                 ]
                 yield Case.make(SOURCE, name, "function", tuple(specs), {}, gradient=trains, models={model: 1})

@@ -46,11 +46,11 @@ _CASTS = {
 }
 
 
-class _As(TorchDispatchMode):
+class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators run as a hypothesis says."""
 
     def __init__(self, hypothesis: Hypothesis) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._hypothesis = hypothesis
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

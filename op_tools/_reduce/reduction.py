@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .._base.captured_calls import load_call
 from .._base.core import Error
 from .._bisect.search import Answer, search
 from .._conformance.workers import Worker
 from .._torch.saved_graphs import SavedGraph, cut, graph_folder, read_graph
+from .hypotheses import Hypothesis, explaining
 from .trial import Trial, TrialResult, run_trial, start
-from .values import GraphValues, Value, made_inputs, values_of
+from .values import GraphValues, Value, made_inputs, program_state, values_of
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,15 @@ class ReducedGraph:
     before: int
     """Nodes of the whole graph."""
     attempts: int
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """Ways to compute it that explain its wrong results."""
 
     @property
     def notes(self) -> list[str]:
         """For the head of a script."""
         nodes = [node for node in self.part.nodes if not node.sets_state]
         lines = [f"{self.before} nodes before, {len(nodes)} now, {self.attempts} attempts"]
+        lines += [f"as if computed {hypothesis.value}" for hypothesis in self.hypotheses]
         return lines + [
             f"{node.target.removeprefix('.')}: {' '.join(filter(None, [node.module, node.line])) or 'no line'}"
             for node in nodes
@@ -133,7 +138,19 @@ def _finished(state: _Search) -> ReducedGraph:
         if result.kinds & state.kinds:
             break
     saved = f"{result.saved}/device" if result.saved else _written_call(state, part)
-    return ReducedGraph(part, saved, result, len(state.graph.nodes), state.attempts)
+    explanations = _explanations(saved) if "values" in result.kinds else ()
+    return ReducedGraph(part, saved, result, len(state.graph.nodes), state.attempts, explanations)
+
+
+def _explanations(folder: str) -> tuple[Hypothesis, ...]:
+    """Of a saved call with wrong results."""
+    call, place = load_call(folder), graph_folder(Path(folder))
+    observed = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
+    if place is None or not observed:
+        return ()
+    graph = read_graph(place)
+    with program_state(graph.state):
+        return tuple(explaining(graph.operators(), call.args, observed))
 
 
 def _compiled_by(graph: SavedGraph, backend: str) -> SavedGraph:
@@ -152,7 +169,8 @@ def _inputs_of(folder: Path, place: Path, graph: SavedGraph) -> list[Any]:
     inputs = list(saved.args)
     for arg in inputs:
         if isinstance(arg, torch.Tensor):
-            arg.requires_grad_(bool(next(metas, {}).get("requires_grad")))
+            meta: dict[str, Any] = next(metas, {})
+            arg.requires_grad_(bool(meta.get("requires_grad")))
     return inputs
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
+import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .._base.core import GRAPH_CALLS
+from .._base.core import GRAPH_CALLS, reload_log_level
 from .._base.error_text import with_type
 from .._conformance.workers import Failure
 from .._tools.autocompare import OpAutoCompare
@@ -57,6 +60,9 @@ class TrialResult:
 
 def start() -> None:
     """Runs first in a process of trials."""
+    os.environ["OP_TOOLS_LOG_LEVEL"] = "off"  # the search says how each trial ended
+    reload_log_level()
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
 
 
@@ -68,7 +74,9 @@ def run_trial(trial: Trial) -> TrialResult:
     text = part.source(_FUNCTION)
     names: dict[str, Any] = {"torch": torch, "operator": operator, "math": math}
     exec(compile(text, _FILE, "exec"), names)  # noqa: S102  (of functions that read_graph admits)
-    compiled = torch.compile(names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options)
+    compiled: Callable[..., Any] = torch.compile(
+        names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
+    )
     leaves, inputs = _inputs(trial.values, is_written=trial.is_written)
     with program_state(part.state), OpAutoCompare(output_dir=trial.folder, compiled="check", level="torch") as tool:
         try:
@@ -84,8 +92,8 @@ def run_trial(trial: Trial) -> TrialResult:
     saved = next((row.saved for row in rows if row.saved), "") or ""
     if saved:
         _restore_places(Path(saved), part, text)
-    reasons = [row.reason for row in rows]
-    return TrialResult(kinds, note or next(iter(reasons), ""), saved)
+    texts = [f"{row.part} {'' if row.index is None else row.index} {row.reason}" for row in rows]
+    return TrialResult(kinds, note or " ".join(next(iter(texts), "").split()), saved)
 
 
 def _inputs(values: Sequence[Value], *, is_written: bool) -> tuple[list[torch.Tensor], list[Any]]:
@@ -111,12 +119,16 @@ def _backward(results: Any, leaves: Sequence[torch.Tensor]) -> None:
 
 
 def _restore_places(saved: Path, part: SavedGraph, text: str) -> None:
-    """Puts the places in the user's code into the file of the part's graph, whose nodes have those in the part's text."""
+    """Puts the places in the user's code into the files of the part's graph, whose nodes have those in the part's text."""
     folder = saved.parent
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"    (?!#|return )", line)]
     origins = {f"{_FILE}:{number} {_FUNCTION}": node for number, node in zip(lines, part.nodes, strict=True)}
     graph = read_graph(folder)
     replace(graph, nodes=tuple(_at_place(node, origins.get(node.line)) for node in graph.nodes)).write(folder)
+    line = next((node.line for node in part.nodes if node.line), "")
+    for path in saved.glob("*/meta.json"):
+        meta = json.loads(path.read_text())
+        path.write_text(json.dumps({**meta, "stack": [line] if line else []}))
 
 
 def _at_place(node: GraphNode, origin: GraphNode | None) -> GraphNode:

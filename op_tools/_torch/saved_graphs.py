@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._base.core import GRAPH_CALLS, Error, has_trait
+from .._base.core import GRAPH_CALLS, Error, current_module, has_trait
 from .graph_operators import GraphOperators
 from .graph_places import line_of_node, module_of_node
 from .python_functions import find
@@ -32,7 +32,7 @@ _BUILTINS |= {f"builtins.{name}": getattr(builtins, name) for name in ("bool", "
 _SPACES: dict[str, Any] = {
     "torch": torch,
     "torch.nn.functional": torch.nn.functional,
-    "torch._C._nn": torch._C._nn,  # type: ignore[attr-defined]
+    "torch._C._nn": torch._C._nn,
     "torch._C._linalg": torch._C._linalg,  # type: ignore[attr-defined]
     "torch._C._fft": torch._C._fft,  # type: ignore[attr-defined]
     "torch._C._special": torch._C._special,  # type: ignore[attr-defined]
@@ -334,7 +334,9 @@ def _node(node: fx.Node) -> GraphNode:
     kwargs = {str(key): _of_fx(value) for key, value in node.kwargs.items()}
     args = tuple(_of_fx(value) for value in node.args)
     dtype = str(getattr(node.meta.get("example_value"), "dtype", ""))
-    return GraphNode(node.name, target, args, kwargs, line_of_node(node), module_of_node(node, ""), dtype)
+    return GraphNode(
+        node.name, target, args, kwargs, line_of_node(node), module_of_node(node, current_module()).lstrip("."), dtype
+    )
 
 
 def _name_of(function: Any) -> str:
