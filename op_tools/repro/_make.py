@@ -178,7 +178,7 @@ def make(
         plan = replace(plan, calls=calls)
         script = write(saved, plan, path.with_suffix(".pth").name, _head(saved, plan, path, "", 0))
         _store(script, path)
-        ended = run_fresh(path, timeout=timeout)
+        ended = run_fresh(path, timeout=timeout, imports=plan.imports)
         wrong = _is_wrong(ended, judged, saved)
         say(f"{data}{f', {calls} calls' if calls > 1 else ''}: {'wrong' if wrong else _no_finding(ended)}")
         if wrong or best is None:
@@ -189,7 +189,9 @@ def make(
     script, ended = best
     reproduced = int(_is_wrong(ended, judged, saved))
     if reproduced:
-        reproduced += sum(_is_wrong(run_fresh(path, timeout=timeout), judged, saved) for _ in range(runs - 1))
+        reproduced += sum(
+            _is_wrong(run_fresh(path, timeout=timeout, imports=plan.imports), judged, saved) for _ in range(runs - 1)
+        )
         reproduced += RUNS - runs if reproduced == runs else 0
     finding = _finding(ended) if reproduced else ""
     script = write(

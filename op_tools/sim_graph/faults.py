@@ -115,6 +115,16 @@ def _lost(kernel: str) -> Change:
     return change
 
 
+def _wrong_fusion(program: Program) -> int:
+    """A fused kernel of another activation."""
+
+    def change(step: Step) -> None:
+        step.kernel, step.keywords = step.kernel.replace("gelu", "relu"), {}
+        step.args = step.args[:3]
+
+    return _each(program, ("linear_gelu", "linear_and_gelu"), change)
+
+
 _WRITES = tuple(f"aten.{name}" for name in ("select_scatter", "slice_scatter", "index_put", "copy.default", "scatter"))
 
 
@@ -184,7 +194,7 @@ _PRODUCTS = frozenset({"linear", "matmul", "bmm", "mm"})
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
-        Fault("wrong fusion", _other_kernel(("linear_gelu",), "linear_relu", 3), _LINEAR | {"gelu"}),
+        Fault("wrong fusion", _wrong_fusion, _LINEAR | {"gelu"}),
         Fault("wrong constant", _argument("layer_norm", 4, lambda eps: eps * 30), frozenset({"layer_norm"})),
         Fault("wrong scale", _argument("scaled_softmax", 1, lambda scale: scale * 1.01), frozenset({"softmax", "mul", "truediv", "div"})),
         Fault("16-bit products", _after(("linear", "linear_gelu", "product"), _to_bfloat16), _PRODUCTS | {"gelu"}),

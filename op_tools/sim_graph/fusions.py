@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from .steps import Name, Program, Step, renamed
 
 
@@ -13,11 +15,13 @@ def fuse(program: Program) -> None:
 
 
 _PAIRS = (("linear", "gelu", "linear_gelu"), ("add", "relu", "add_relu"))
+_WITH_BOTH = {"linear_gelu": "linear_and_gelu"}
+"""Kernels that give the value between, too: backward reads it."""
 
 
 def _only_reader(program: Program, step: Step) -> Step | None:
     readers = program.readers(step.result)
-    return readers[0] if len(readers) == 1 and not program.is_returned(step.result) else None
+    return readers[0] if len(readers) == 1 else None
 
 
 def _fuse_pairs(program: Program, first: str, second: str, kernel: str) -> None:
@@ -26,15 +30,36 @@ def _fuse_pairs(program: Program, first: str, second: str, kernel: str) -> None:
         reader = _only_reader(program, step) if step.kernel == first else None
         if reader is None or reader.kernel != second or reader.args[:1] != (Name(step.result),) or step.keywords:
             continue
-        reader.kernel, reader.args = kernel, (*step.args, *reader.args[1:])
-        program.steps.remove(step)
+        arguments = (*step.args, *reader.args[1:])
+        if not program.is_returned(step.result):
+            reader.kernel, reader.args = kernel, arguments
+            program.steps.remove(step)
+        elif kernel in _WITH_BOTH:
+            both = f"{step.result}_both"
+            place = program.steps.index(step)
+            program.steps[place : place + 1] = [
+                Step(both, _WITH_BOTH[kernel], arguments, reader.keywords),
+                Step(step.result, "torch", (Name(both), 0), {}, operator.getitem),
+            ]
+            reader.kernel, reader.function, reader.args, reader.keywords = (
+                "torch",
+                operator.getitem,
+                (Name(both), 1),
+                {},
+            )
 
 
 def _scale_softmax(program: Program) -> None:
     """softmax(x * 0.125): attention that is written out."""
     for step in list(program.steps):
         reader = _only_reader(program, step) if step.kernel in ("mul", "div") else None
-        if reader is None or reader.kernel != "softmax" or len(step.args) != 2 or step.keywords:
+        if (
+            reader is None
+            or program.is_returned(step.result)
+            or reader.kernel != "softmax"
+            or len(step.args) != 2
+            or step.keywords
+        ):
             continue
         x, number = step.args
         if (

@@ -20,6 +20,12 @@ def linear_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str = "non
     return F.gelu(torch.addmm(bias, x, weight), approximate=approximate)
 
 
+def linear_and_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str = "none") -> tuple[Tensor, Tensor]:
+    """The same, and the linear layer's result before it."""
+    y = torch.addmm(bias, x, weight)
+    return y, F.gelu(y, approximate=approximate)
+
+
 def product(x: Tensor, y: Tensor) -> Tensor:
     return torch.mm(x, y)
 
@@ -85,7 +91,7 @@ def add_relu(x: Tensor, y: Any) -> Tensor:
 KERNELS = {
     function.__name__: function
     for function in (
-        linear, linear_gelu, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
+        linear, linear_gelu, linear_and_gelu, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
         standard_deviation, store, power, add_relu,
     )
 }  # fmt: skip
