@@ -4,20 +4,23 @@ operator to torch, and patterns.py's functions as they are. OpAutoCompare judges
 from __future__ import annotations
 
 import enum
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from .._base.core import GRAPH_CALLS
+from .._base.core import GRAPH_CALLS, base_name
 from .._base.error_text import with_type
 from .._tools.autocompare import OpAutoCompare
 from .._tools.time_measure import OpTimeMeasure
+from .._torch.hypotheses import explaining
 from .case import Case, PreparedCall, make_call, make_tensors
 from .patterns import PATTERNS, SOURCE
-from .rows import AGREES, DIFFERS, NOT_JUDGED, UNSUPPORTED, Row, row_of
+from .rows import DIFFERS, NOT_JUDGED, UNSUPPORTED, Row, row_of
 from .trees import map_specs
 from .verdict import CPU, Attempt, Judge, run_call
 
@@ -62,6 +65,10 @@ class GraphJudge(Judge):
             return row_of(case, status=NOT_JUDGED, reason="only plain calls are compiled")
         return prepared(case, self.device, training=self.plan.training)
 
+    def _on_cpu(self, case: Case) -> Attempt:
+        """Without the compiler."""
+        return run_call(prepared(case, CPU, training=self.plan.training), CPU)
+
     def _compiled(self, case: Case, *, dynamic: bool) -> list[Row]:
         from torch._dynamo.utils import counters
         from torch._inductor import metrics
@@ -70,40 +77,61 @@ class GraphJudge(Judge):
         counters.clear()
         kernels = metrics.generated_kernel_count
         call = prepared(case, self.device, training=self.plan.training)
-        eager = run_call(prepared(case, CPU, training=self.plan.training), CPU)
+        eager = self._on_cpu(case)
         if eager.error is not None:
             return [row_of(case, status=NOT_JUDGED, reason=f"the CPU raises as well: {with_type(eager.error)}")]
         compiled = torch.compile(call.function, backend=self.plan.backend, dynamic=dynamic)
         with tempfile.TemporaryDirectory(prefix="op_graph_test_") as folder:
             tool = OpAutoCompare(output_dir=folder, level="torch", compiled="check", max_saved=0)
-            count = OpTimeMeasure(level="aten", compiled="as-is", output_dir=folder)
-            with tool, count:
+            with tool:
                 attempt = run_call(replace(call, function=compiled), self.device, tool.step)
-        result = tool.result()
-        attempt.rows = tuple(row for row in result.rows if row.op.startswith(GRAPH_CALLS))
-        has_other_kernels = metrics.generated_kernel_count > kernels and self.plan.backend != "inductor"
+        attempt.rows = tuple(row for row in tool.result().rows if row.op.startswith(GRAPH_CALLS))
         breaks = [str(reason).partition("\n")[0] for reason in counters["graph_break"]]
-        ran = _who(attempt, sum(row.calls for row in count.result().rows), has_other_kernels=has_other_kernels)
+        has_other_kernels = metrics.generated_kernel_count > kernels and self.plan.backend != "inductor"
         rows = self._phases(replace(case, gradient=call.case.gradient), attempt)
+        ran = self._who(case, compiled, attempt, has_other_kernels=has_other_kernels)
         for row in rows:
             row.ran = ran.name.lower()
+            row.blamed = case.op if row.blamed else ""
+            row.reason = re.sub(rf"{re.escape(GRAPH_CALLS)}graph_\d+: ", "", row.reason)
             if ran is Ran.UNCOMPILED and attempt.error is None:
                 row.status, row.reason = NOT_JUDGED, f"torch.compile made no graph: {next(iter(breaks), 'no reason')}"
             if attempt.error is not None and not attempt.rows:
                 row.status, row.reason = UNSUPPORTED, f"does not compile: {with_type(attempt.error)}"
+        if rows[0].status == DIFFERS and attempt.error is None:
+            again = prepared(case, self.device, training=False)
+            observed = [leaf for leaf in tree_leaves(attempt.results) if isinstance(leaf, torch.Tensor)]
+            likely = explaining(lambda *args: again.function(*args, **again.kwargs), again.args, observed)
+            rows[0].reason += "".join(f"; as if computed {hypothesis.value}" for hypothesis in likely[:1])
         return rows
 
-
-def _who(attempt: Attempt, torch_calls: int, *, has_other_kernels: bool) -> Ran:
-    graphs = {row.op for row in attempt.rows}
-    if not graphs:
-        return Ran.UNCOMPILED
-    if has_other_kernels:
-        return Ran.INDUCTOR
-    return Ran.COMPILER if torch_calls == 0 else Ran.TORCH if torch_calls >= _AROUND else Ran.MIXED
+    def _who(self, case: Case, compiled: Callable[..., Any], attempt: Attempt, *, has_other_kernels: bool) -> Ran:
+        """By the operators that come to torch's kernels in a call that compiles nothing."""
+        if not attempt.rows:
+            return Ran.UNCOMPILED
+        if has_other_kernels:
+            return Ran.INDUCTOR
+        counted = []
+        with (
+            tempfile.TemporaryDirectory(prefix="op_graph_test_") as folder,
+            OpTimeMeasure(level="aten", compiled="as-is", output_dir=folder) as count,
+        ):
+            for _ in range(2):  # the first compiles again: a tool has begun
+                call = prepared(case, self.device, training=False)
+                before = _calls(count)
+                attempt = run_call(replace(call, function=compiled), self.device)
+                counted.append(_calls(count) - before)
+        return Ran.COMPILER if not counted[-1] else Ran.TORCH if counted[-1] >= _AROUND else Ran.MIXED
 
 
 _AROUND = 3  # operators of a case between its neighbours
+
+
+_COMPUTES_NOTHING = ("detach", "lift_fresh", "alias", "view", "empty", "empty_strided", "as_strided")
+
+
+def _calls(count: OpTimeMeasure) -> int:
+    return sum(row.calls for row in count.result().rows if base_name(row.op) not in _COMPUTES_NOTHING)
 
 
 def prepared(case: Case, device: torch.device, *, training: bool) -> PreparedCall:
@@ -140,6 +168,3 @@ def _scaled(value: Any, factor: torch.Tensor) -> Any:
     if isinstance(value, list):
         return [_scaled(item, factor) for item in value]
     return tuple(_scaled(item, factor) for item in value) if type(value) is tuple else value
-
-
-__all__ = ["AGREES", "DIFFERS", "GraphJudge", "GraphPlan", "Ran", "between", "prepared"]

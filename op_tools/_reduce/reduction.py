@@ -15,8 +15,8 @@ from .._base.captured_calls import load_call
 from .._base.core import Error
 from .._bisect.search import Answer, search
 from .._conformance.workers import Worker
+from .._torch.hypotheses import Hypothesis, explaining
 from .._torch.saved_graphs import SavedGraph, cut, graph_folder, read_graph
-from .hypotheses import Hypothesis, explaining
 from .trial import Trial, TrialResult, run_trial, start
 from .values import GraphValues, Value, made_inputs, program_state, values_of
 

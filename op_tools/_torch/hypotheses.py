@@ -6,6 +6,8 @@ The answer is often an option of the compiler ("inference precision"), not a fau
 from __future__ import annotations
 
 import enum
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .._torch.graph_operators import GraphOperators
-
 _NEARER = 0.25  # a hypothesis explains a result whose error against it is at most this share of its error
+_ALIKE = 2.0  # and roundings explain an error that is theirs up to this factor
 
 
 class Hypothesis(enum.Enum):
@@ -36,14 +37,21 @@ _PRODUCTS = {
     "convolution_overrideable", "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention",
 }  # fmt: skip
 _WITH_CORRECTION = {"std", "var", "std_mean", "var_mean"}
+_WIDE = (torch.float32, torch.float64)
 _CASTS = {
-    Hypothesis.BFLOAT16: (torch.float32, torch.bfloat16),
-    Hypothesis.FLOAT16: (torch.float32, torch.float16),
-    Hypothesis.FLOAT32: (torch.float64, torch.float32),
-    Hypothesis.INT32: (torch.int64, torch.int32),
-    Hypothesis.BFLOAT16_PRODUCTS: (torch.float32, torch.bfloat16),
-    Hypothesis.FLOAT16_PRODUCTS: (torch.float32, torch.float16),
+    Hypothesis.BFLOAT16: (_WIDE, torch.bfloat16),
+    Hypothesis.FLOAT16: (_WIDE, torch.float16),
+    Hypothesis.BFLOAT16_PRODUCTS: (_WIDE, torch.bfloat16),
+    Hypothesis.FLOAT16_PRODUCTS: (_WIDE, torch.float16),
+    Hypothesis.FLOAT32: ((torch.float64,), torch.float32),
+    Hypothesis.INT32: ((torch.int64,), torch.int32),
 }
+_OF_PRODUCTS = (Hypothesis.BFLOAT16_PRODUCTS, Hypothesis.FLOAT16_PRODUCTS)
+
+
+def _rounded(value: Any, hypothesis: Hypothesis) -> Any:
+    wide, narrow = _CASTS[hypothesis]
+    return value.to(narrow).to(value.dtype) if isinstance(value, torch.Tensor) and value.dtype in wide else value
 
 
 class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -62,58 +70,57 @@ class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if hypothesis is Hypothesis.TANH_GELU:
             return func(*args, **({"approximate": "tanh"} if name == "gelu" else kwargs))
-        wide, narrow = _CASTS[hypothesis]
-
-        def rounded(value: Any) -> Any:
-            return value.to(narrow).to(wide) if isinstance(value, torch.Tensor) and value.dtype == wide else value
-
-        if hypothesis in (Hypothesis.BFLOAT16_PRODUCTS, Hypothesis.FLOAT16_PRODUCTS):
+        rounded = functools.partial(_rounded, hypothesis=hypothesis)
+        if hypothesis in _OF_PRODUCTS:
             return func(*(tree_map(rounded, args) if name in _PRODUCTS else args), **kwargs)
         result = func(*args, **kwargs)
         is_view_or_in_place = any(returned.alias_info is not None for returned in func._schema.returns)
         return result if is_view_or_in_place else tree_map(rounded, result)
 
 
-def explaining(operators: GraphOperators, args: Sequence[Any], observed: Sequence[torch.Tensor]) -> list[Hypothesis]:
+def explaining(
+    operators: Callable[..., Any], args: Sequence[Any], observed: Sequence[torch.Tensor]
+) -> list[Hypothesis]:
     """The hypotheses under which the wrong results of a graph are right, or nearly so: the nearest first.
 
     Args:
-        operators: the graph.
+        operators: run the graph.
         args: its inputs, before the call; not changed.
         observed: the tensors that the compiled graph returned.
     """
     right = _results(operators, args, None)
     errors = _distances(observed, right)
     wrong = [number for number, error in enumerate(errors) if error > 0]
-    if not wrong:
+    if not wrong or len(right) != len(observed):
         return []
-    shares: dict[Hypothesis, float] = {}
+    fits: dict[Hypothesis, float] = {}
     for hypothesis in Hypothesis:
         supposed = _results(operators, args, hypothesis)
-        if len(supposed) != len(observed) or not any(_distances(supposed, right)):
+        theirs = _distances(supposed, right)
+        if not any(theirs):
             continue
         now = _distances(observed, supposed)
-        share = max(now[number] / errors[number] for number in wrong)
-        if share <= _NEARER:
-            shares[hypothesis] = share
-    return sorted(shares, key=shares.__getitem__)
+        nearness = max(now[number] / errors[number] for number in wrong)
+        if nearness <= _NEARER:
+            fits[hypothesis] = nearness
+        elif hypothesis in _CASTS and hypothesis is not Hypothesis.INT32:
+            # Two orders of rounding to the same dtype differ from each other as much as from the exact values.
+            sizes = [abs(math.log(errors[number] / theirs[number])) if theirs[number] else math.inf for number in wrong]
+            if max(sizes) <= math.log(_ALIKE):
+                fits[hypothesis] = 1 + max(sizes)
+    return sorted(fits, key=fits.__getitem__)
 
 
-def _results(operators: GraphOperators, args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:
+def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:
     copies = [arg.detach().clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    if hypothesis in (Hypothesis.BFLOAT16, Hypothesis.FLOAT16, Hypothesis.FLOAT32, Hypothesis.INT32):
-        wide, narrow = _CASTS[hypothesis]
-        copies = [
-            copy.to(narrow).to(wide) if isinstance(copy, torch.Tensor) and copy.dtype == wide else copy
-            for copy in copies
-        ]
-    run: Callable[..., Any] = operators
+    if hypothesis in _CASTS and hypothesis not in _OF_PRODUCTS:
+        copies = [_rounded(copy, hypothesis) for copy in copies]
     with torch.no_grad():
         if hypothesis is None:
-            results = run(*copies)
+            results = operators(*copies)
         else:
             with _As(hypothesis):
-                results = run(*copies)
+                results = operators(*copies)
     return [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
 
 
