@@ -54,6 +54,14 @@ def _rounded(value: Any, hypothesis: Hypothesis) -> Any:
     return value.to(narrow).to(value.dtype) if isinstance(value, torch.Tensor) and value.dtype in wide else value
 
 
+def _narrowed(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
+
+
+def _widened(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
 class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators run as a hypothesis says."""
 
@@ -73,9 +81,11 @@ class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounded = functools.partial(_rounded, hypothesis=hypothesis)
         if hypothesis in _OF_PRODUCTS:
             return func(*(tree_map(rounded, args) if name in _PRODUCTS else args), **kwargs)
-        result = func(*args, **kwargs)
-        is_view_or_in_place = any(returned.alias_info is not None for returned in func._schema.returns)
-        return result if is_view_or_in_place else tree_map(rounded, result)
+        if any(returned.alias_info is not None for returned in func._schema.returns):
+            return func(*args, **kwargs)  # a view, or in place
+        if hypothesis is Hypothesis.FLOAT32:  # sums are narrow, too
+            return tree_map(_widened, func(*tree_map(_narrowed, args), **kwargs))
+        return tree_map(rounded, func(*args, **kwargs))
 
 
 def explaining(

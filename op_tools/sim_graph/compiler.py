@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from . import faults, fusions
 from .conversions import program_of
@@ -41,8 +41,7 @@ def sim_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
         graph: of torch functions.
         inputs: tensors and sizes of the first call, as torch.compile knows them.
     """
-    with torch._dynamo.utils.preserve_rng_state():  # type: ignore[attr-defined]
-        compiled: Callable[..., Any] = aot_autograd(fw_compiler=_compile, bw_compiler=_compile)(graph, inputs)
+    compiled: Callable[..., Any] = aot_autograd(fw_compiler=_compile, bw_compiler=_compile)(graph, inputs)
     planted = faults.current()
     if planted is None or planted.change is not None or not _has(graph, planted):
         return compiled

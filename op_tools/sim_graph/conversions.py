@@ -95,4 +95,11 @@ def _step(node: fx.Node) -> Step:
 
 def _named(value: Any) -> Any:
     """Arguments with names in the place of nodes."""
-    return fx.node.map_aggregate(value, lambda item: Name(item.name) if isinstance(item, fx.Node) else item)
+    if isinstance(value, fx.Node):
+        return Name(value.name)
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        kind = tuple if isinstance(value, tuple) else list
+        return kind(map(_named, value))
+    return value
