@@ -2,12 +2,14 @@
 
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "base/host.h"
+#include "compare/compare_hook.h"
 #include "hooks/module_path.h"
 
 namespace op_tools::python {
@@ -40,6 +42,12 @@ void bind_graph_nodes(py::module_& module) {
       .def(py::init<const std::vector<std::pair<std::string, std::string>>&>())
       .def("enter", &GraphNodes::enter)
       .def("leave", [](const GraphNodes&) { set_graph_node(nullptr); });
+  // The folder of the files of a run of OpAutoCompare, made now; "" for other tools, or where it cannot be made.
+  module.def("claim_folder", [](const std::shared_ptr<Hook>& hook) {
+    auto* const compare = dynamic_cast<CompareHook*>(hook.get());
+    const py::gil_scoped_release no_gil;
+    return compare ? compare->claim_folder() : std::string();
+  });
   module.def("current_module", [] {
     const std::string* const path = host().place(/*line=*/false, /*module=*/true).module;
     return path ? *path : std::string();

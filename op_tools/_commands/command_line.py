@@ -32,6 +32,7 @@ COMMANDS = {
     "support": ("support",),
     "analyse": ("analyse",),
     "conformance": ("conformance",),
+    "graph_test": ("graph-test",),
     "doctor": ("doctor",),
     "help": ("help",),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .._conformance import SOURCES
+from .._conformance import CHOICES
 from .command_line import work
 
 _GROUPS = ("dtype", "layout", "mutation", "op", "source", "variant")
@@ -23,7 +23,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose cases."""
     add = parser.add_argument
     several: dict[str, Any] = {"action": "extend", "nargs": "+"}
-    add("--source", **several, choices=SOURCES, help="where cases come from (op_db models faults)")
+    add("--source", **several, choices=CHOICES, help="where cases come from (op_db models faults)")
     add("--list", default="", metavar="FILE", help="a list of cases that op-tools conformance list --write made")
     add("--captures", **several, default=[], metavar="PATH", help="calls of captures and recordings as cases")
     add("--mine", **several, default=[], metavar="FILE", help="cases of your own (JSON, YAML)")

@@ -28,6 +28,12 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
     parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
+    parser.add_argument(
+        "--backend",
+        default="",
+        metavar="NAME",
+        help="of a compiled graph with --shrink: another compiler than that of its program",
+    )
     add_imports(parser)
     add_allow_unseen(parser)
     parser.add_argument(

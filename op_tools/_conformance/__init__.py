@@ -3,4 +3,6 @@
 LISTED = ("op_db", "models")
 """Sources whose cases are in the package."""
 DEFAULT_SOURCES = (*LISTED, "faults")
-SOURCES = (*DEFAULT_SOURCES, "captures", "mine")
+CHOICES = (*DEFAULT_SOURCES, "captures", "mine")
+"""Sources that options name."""
+SOURCES = (*CHOICES, "patterns")

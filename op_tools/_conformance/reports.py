@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 from .._base.core import Error
 from .._base.verdict import Verdict
+from .graph_judge import Ran
 from .rows import AGREES, ERROR, EXPECTED, NOT_JUDGED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
 from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
 
@@ -145,6 +146,11 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
     if summary["models"]:
         lines += ["## Models", "", "Of the calls that a training step makes:", ""]
         lines += [f"- {model_text(name, model)}" for name, model in summary["models"].items()] + [""]
+    if summary["ran"]:
+        lines += ["## Who ran the compiled cases", ""]
+        lines += _markdown_table(
+            ("rows", "", ""), ((count, name, Ran[name.upper()].value) for name, count in summary["ran"].items())
+        )
     wrong = failures(rows)
     if wrong:
         lines += ["## Wrong results, worst first", ""]

@@ -66,6 +66,8 @@ class Row:
     """The operator that is wrong: an operator that the case's function calls, where it is not the function itself."""
     median: float | None = None
     """With --time: median of the call's seconds."""
+    ran: str = ""
+    """Who ran a compiled case: a name of graph_judge.Ran."""
     bytes: int = 0
     models: dict[str, int] = field(default_factory=dict)
     """Name of a model -> how often a step of it makes this call."""

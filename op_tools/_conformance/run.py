@@ -8,7 +8,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from .summary import FORMAT, RUN_FILE, read_run_facts, status_of_case, verdict_o
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # Settings of a run that must be the same for all its shards, and where it is resumed.
-_SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed")
+_SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed", "graphs")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
     program = program_facts()
     return {
         "format": FORMAT,
-        "device": plan.device,
+        "device": plan.subject,
         "devices": program["devices"],
         "torch": torch.__version__,
         "op_tools": __version__,
@@ -75,6 +75,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "golden": plan.golden,
         "keeps": plan.writes,
         "timed": plan.timed,
+        "graphs": asdict(plan.graphs) if plan.graphs else None,
         "exceptions": _digest_of_file(settings.exceptions_file),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         "coverage": coverage_of(plan.device),

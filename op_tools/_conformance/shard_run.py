@@ -23,6 +23,7 @@ from .._torch.backends import import_backends, usable_device
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
 from .golden import Golden, GoldenJudge, GoldenWriter
+from .graph_judge import GraphJudge, GraphPlan
 from .memory import free_bytes, needed_by
 from .rows import CRASHED, HUNG, NOT_JUDGED, WRONG, Row, RowWriter, read_rows, row_of
 from .verdict import Judge, Method
@@ -47,6 +48,13 @@ class WorkerPlan:
     """The folder to judge by, or to write to."""
     writes: str = ""
     """A kind of golden data: cases are saved and not judged."""
+    graphs: GraphPlan | None = None
+    """A graph compiler is judged on the device."""
+
+    @property
+    def subject(self) -> str:
+        """That which is judged."""
+        return self.device if self.graphs is None else f"{self.graphs.backend} on {self.device}"
 
 
 class _Works(Protocol):
@@ -69,6 +77,8 @@ def _start_worker(plan: WorkerPlan) -> None:
     elif plan.golden:
         golden = Golden(Path(plan.golden))
         _work = GoldenJudge(device, plan.method, plan.timed, plan.phase, golden)
+    elif plan.graphs:
+        _work = GraphJudge(device, phase=plan.phase, plan=plan.graphs)
     else:
         _work = Judge(device, plan.method, plan.timed, plan.phase)
 

@@ -66,6 +66,7 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
             op: {dtype: _sorted(of) for dtype, of in sorted(dtypes.items())} for op, dtypes in sorted(operators.items())
         },
         "models": _models(rows, statuses),
+        "ran": dict(sorted(Counter(row.ran for of_case in rows.values() for row in of_case if row.ran).items())),
         "self-test": facts["self-test"],
         "exit status": status_of_verdict(verdict_of_cases(counts, facts["self-test"], facts["cases"] - len(rows))),
     }

@@ -173,7 +173,7 @@ class Judge:
         return rows
 
     def _has_to_raise(self, case: Case, call: PreparedCall) -> Row:
-        on_cpu = run_call(make_call(case, CPU), CPU)
+        on_cpu = self._on_cpu(case)
         row = row_of(case, method="error", reference="cpu")
         if on_cpu.error is None:
             row.status, row.reason = NOT_JUDGED, "the CPU raises no error"
@@ -206,7 +206,7 @@ class Judge:
         failed = [one for one in compared if one.verdict == Verdict.DIFFERS]
         if error is not None:
             raised = [one for one in failed if one.kind == "raised"]
-            on_cpu = None if raised else run_call(make_call(case, CPU), CPU).error
+            on_cpu = None if raised else self._on_cpu(case).error
             row.status = NOT_JUDGED if on_cpu else UNSUPPORTED if refused(error) else DIFFERS
             row.reason = f"the CPU raises as well: {with_type(on_cpu)}" if on_cpu else with_type(error)
             row.blamed = raised[0].op if raised else case.op
@@ -233,6 +233,9 @@ class Judge:
             row.status = NOT_JUDGED
             row.reason = next((one.reason for one in telling if one.reason), "nothing was compared")
         return row
+
+    def _on_cpu(self, case: Case) -> Attempt:
+        return run_call(make_call(case, CPU), CPU)
 
     def _again(self, case: Case, first: Outputs, rows: list[Row]) -> None:
         """Runs it again as a program would, unwatched, and changes its rows by the result."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from typing_extensions import Self
 
 _START_SECONDS = 600  # for imports, on a machine that is busy
 
@@ -142,7 +143,7 @@ def _serve(
         pipe.send(work(item))
 
 
-class _Worker:
+class _Process:
     """A process; it has an item while it is busy."""
 
     def __init__(
@@ -190,12 +191,58 @@ def _ended(status: int | None) -> str:
     return f"its process ended with status {status}"
 
 
-def _give_next(worker: _Worker, waiting: deque[Any], busy: list[Any], fits: Callable[[Any, list[Any]], bool]) -> None:
+def _give_next(worker: _Process, waiting: deque[Any], busy: list[Any], fits: Callable[[Any, list[Any]], bool]) -> None:
     """Gives it the first item that may run beside the busy ones, if there is any."""
     if not busy or fits(waiting[0], busy):
         worker.give(waiting.popleft())
     elif fits(waiting[-1], busy):
         worker.give(waiting.pop())
+
+
+class Worker:
+    """A process that works on items one after the other, begun anew after it has died or hung. A context manager.
+
+    Args:
+        start: runs first in the process.
+        work: runs there for each item.
+        seconds: after which it is taken to hang, and killed.
+    """
+
+    def __init__(self, start: Callable[[], None], work: Callable[[Any], Any], *, seconds: float) -> None:
+        self._make = functools.partial(_Process, start, work, dict(os.environ), 0)
+        self._seconds = seconds
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def work(self, item: Any) -> tuple[Any, Failure | None]:
+        """The result of an item; or why there is none.
+
+        Raises:
+            StartError: `start` failed.
+        """
+        if self._process is None:
+            self._process = self._make()
+            if not self._process.pipe.poll(_START_SECONDS):
+                raise StartError(f"a process is not ready after {_START_SECONDS} s")
+            self._process.has_started()
+        self._process.give(item)
+        if self._process.pipe.poll(self._seconds):
+            result, failure = self._process.receive()
+        else:
+            result, failure = None, Failure("hung", f"not done after {self._seconds:g} s")
+        if failure:
+            self._end()
+        return result, failure
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
 
 
 def work_through(
@@ -228,7 +275,7 @@ def work_through(
     limit = seconds if callable(seconds) else lambda _: seconds
     waiting = deque(items)
     prepare()
-    make = functools.partial(_Worker, start, work, dict(os.environ if environment is None else environment))
+    make = functools.partial(_Process, start, work, dict(os.environ if environment is None else environment))
     workers = [make(number) for number in range(min(jobs, len(waiting)))]
     try:
         while workers:

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from .._base.core import tolerance_text
+from .._base.core import CoreHook, Scope, claim_folder, tolerance_text
 from .._base.declared_options import OpAutoCompareOptions
 from .._base.declared_rows import ComparedOp
 from .._base.results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
@@ -175,6 +175,13 @@ class OpAutoCompare(Tool):
 
     def __init__(self, **options: Unpack[OpAutoCompareOptions]) -> None:
         super().__init__(**options)
+
+    def _open(self) -> tuple[CoreHook, Scope] | None:
+        opened = super()._open()
+        if opened is not None and self._watch is not None:
+            hook = opened[0]
+            self._watch.save_graphs(lambda: claim_folder(hook))
+        return opened
 
     @staticmethod
     def tolerances() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from .._base.core import run_op_from_data
 from .._torch.python_functions import find
 from .._torch.rank_shares import is_shared, replay_part
+from .._torch.saved_graphs import SavedGraph, graphs_below
 
 
 def _find(name: str) -> Callable[..., Any] | None:
@@ -32,4 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
-    return replay_part(command_line, _find) if is_shared(command_line) else run_op_from_data(command_line, _find)
+    graphs = {name: graph.operators() for word in command_line for name, graph in _graphs_in(word).items()}
+
+    def find_all(name: str) -> Callable[..., Any] | None:
+        return graphs.get(name) or _find(name)
+
+    return replay_part(command_line, find_all) if is_shared(command_line) else run_op_from_data(command_line, find_all)
+
+
+def _graphs_in(word: str) -> dict[str, SavedGraph]:
+    """The compiled graphs in a folder that a command line names: their calls are replayed operator by operator."""
+    return graphs_below(Path(word)) if not word.startswith("-") and Path(word).is_dir() else {}

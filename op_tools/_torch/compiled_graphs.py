@@ -12,6 +12,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -20,10 +21,12 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from .._base.after_import import AfterImport
 from .._base.core import GRAPH_CALLS, graph_choices, log_warn, run_graph, unobserved
+from .._base.error_text import one_line
 from .._base.verdict import Coverage
 from .compat import is_graph
 from .compiled_mode import TorchFunctionMode
 from .graph_operators import GraphOperators
+from .saved_graphs import saved_form
 
 _LEVELS = ("torch", "aten")
 _numbers = itertools.count()
@@ -39,6 +42,8 @@ class GraphRuns:
         # By level: the backend and the number of operators, by the graph's name, or the address of code that is not known.
         self._unseen: dict[str, dict[str | int, tuple[str, int]]] = {level: {} for level in _LEVELS}
         self._eager: set[int] = set()  # addresses of functions
+        self.folder_of_graphs: Callable[[], str] | None = None
+        """Makes the folder in which graphs are saved before they are compiled."""
         self._compiled_before, self._compiled = _count_compiled(), -1  # -1: it counts
         _on.append(self)
 
@@ -79,6 +84,7 @@ class CompiledGraph:
     """A graph that torch.compile handed to its backend while a tool was on.
 
     Args:
+        name: in the rows of tools.
         compiled: the backend's code for it.
         operators: the graph itself.
         backend: the backend's name.
@@ -86,9 +92,9 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, compiled: Callable[..., Any], operators: GraphOperators, backend: str, seen_at: tuple[str, ...]
+        self, name: str, compiled: Callable[..., Any], operators: GraphOperators, backend: str, seen_at: tuple[str, ...]
     ) -> None:
-        self.name = f"{GRAPH_CALLS}graph_{next(_numbers)}"
+        self.name = name
         self.operators, self.backend = operators, backend
         self._compiled, self._seen_at = compiled, seen_at
 
@@ -203,12 +209,15 @@ def _watch_compiler(output_graph: ModuleType) -> None:
         if not _on or self.export or getattr(self, "package", None) is not None:
             return before(self, graph, *rest, **keywords)
         operators = _operators_of(graph)
+        name, backend = f"{GRAPH_CALLS}graph_{next(_numbers)}", _name_of(self.compiler_fn)
+        if operators is not None and graph_choices()[0] == "check":
+            _save(graph, name, backend, _options_of(self.compiler_fn))  # before: a compiler may end the process
         # Constants that a compiler computes, and its trials, are none of the program's calls.
         compiled = unobserved(before, self, graph, *rest, **keywords)
         if operators is None:
             return compiled
         seen_at = _seen_at(_innermost(self.compiler_fn))
-        return CompiledGraph(_recompiled(compiled), operators, _name_of(self.compiler_fn), seen_at).run
+        return CompiledGraph(name, _recompiled(compiled), operators, backend, seen_at).run
 
     kind.call_user_compiler = call_user_compiler
 
@@ -220,6 +229,25 @@ def _operators_of(graph: Any) -> GraphOperators | None:
     except Exception as error:
         log_warn(f"a graph of torch.compile is not looked into: it cannot be copied: {error}")
         return None
+
+
+def _save(graph: Any, name: str, backend: str, options: dict[str, Any]) -> None:
+    """Writes the graph into the folders of the tools that judge it, for op-tools repro."""
+    folders = [runs.folder_of_graphs() for runs in _on if runs.folder_of_graphs is not None]
+    try:
+        saved = saved_form(graph, name, backend, options) if any(folders) else None
+        for folder in filter(None, folders):
+            saved.write(Path(folder) / name)  # type: ignore[union-attr]
+    except Exception as error:
+        log_warn(f"{name} is not saved, and op-tools repro cannot make it smaller: {one_line(error)}")
+
+
+def _options_of(backend: Any) -> dict[str, Any]:
+    """Further arguments of torch.compile."""
+    backend = getattr(backend, "_torchdynamo_orig_backend", backend)
+    of_inductor = getattr(backend, "config", None)
+    options = getattr(backend, "kwargs", None) or ({"options": of_inductor} if of_inductor else {})
+    return dict(options) if isinstance(options, dict) else {}
 
 
 def _recompiled(compiled: Any) -> Any:

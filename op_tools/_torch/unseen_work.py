@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from .._base.core import UnseenCalls
@@ -36,6 +37,10 @@ class Watch:
                 _add_child(coverage, Coverage(**told["coverage"]), wrong=told["wrong"])
             else:
                 coverage.processes += 1
+
+    def save_graphs(self, folder: Callable[[], str]) -> None:
+        """Compiled graphs that a tool judges are written into a folder, which `folder` makes; "": it cannot be made."""
+        self._graphs.folder_of_graphs = folder
 
     def end(self) -> None:
         """The tool is off; the notes stay."""

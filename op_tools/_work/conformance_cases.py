@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .._base.core import Error, text_table
 from .._commands.command_line import UsageError, visible
-from .._conformance import DEFAULT_SOURCES, SOURCES
+from .._conformance import CHOICES, DEFAULT_SOURCES
 from .._conformance.case import Case
 from .._conformance.export import export_cases
 from .._conformance.lists import Filter, digest_of, load_cases, write_list
@@ -39,7 +39,7 @@ def _sources(options: argparse.Namespace) -> tuple[str, ...]:
     if options.list:
         if named:
             raise UsageError(f"--{named[0]}: is no source beside --list, which has its cases")
-        return tuple(options.source or SOURCES)
+        return tuple(options.source or CHOICES)
     for name in options.source or ():
         if files.get(name) == []:
             raise UsageError(f"--source {name}: say which files: --{name}")

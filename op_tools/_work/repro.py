@@ -10,7 +10,9 @@ from pathlib import Path
 from .._base.core import Error
 from .._base.verdict import Verdict, status_of
 from .._commands.command_line import visible
+from .._reduce import reduce_graph
 from .._torch.backends import is_simulated, modules_of
+from .._torch.saved_graphs import graph_folder, read_graph
 from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
 
 _NO_REPRO = 1
@@ -23,7 +25,20 @@ def _say(line: str) -> None:
 
 
 def _shrunk(options: argparse.Namespace, plan: Plan, into: str) -> tuple[str, list[str]]:
-    """The folder of the smallest call that fails, and notes about sizes."""
+    """The folder of the smallest call that fails, and notes about sizes; of a compiled graph: of its smallest part."""
+    if graph_folder(Path(options.folder)):
+        reduced = reduce_graph(
+            options.folder,
+            into,
+            backend=options.backend,
+            imports=plan.imports,
+            attempts=options.attempts,
+            timeout=options.timeout,
+            say=_say,
+        )
+        for note in reduced.notes:
+            _say(note)
+        return reduced.folder, reduced.notes
     done = shrink(options.folder, into, plan, attempts=options.attempts, timeout=options.timeout, say=_say)
     for note in done.notes:
         _say(note)
@@ -47,7 +62,8 @@ def _status(script: Made, *, allow_unseen: bool) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    device = options.device or device_of(options.folder)
+    graph = graph_folder(Path(options.folder))
+    device = options.device or (read_graph(graph).device if graph else device_of(options.folder))
     if is_simulated(device) and not (options.imports or options.load):
         from ..sim_device import library
 

@@ -38,6 +38,7 @@ def run(inputs, call, device):
                 "shape": list(value.shape),
                 "dtype": value.dtype,
                 "strides": [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1],
+                "gradient function": value.requires_grad,
                 "aliases": [i for i, of in enumerate(memory) if own is not None and own == of],
             }
     return results

@@ -7,15 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .._base.core import Error
 from .._base.verdict import Verdict, verdict_of
-from ._expected import read_expected
+from ._expected import name_of, read_expected
 from ._literals import comment
 from ._saved import Saved, read_saved
 from ._script import Plan, Script, is_inline, write
 from ._trial import Ended, Judged, judge, run_fresh
 
+_OF_GRAPHS = (
+    "Which result is right: EXPECTED, below, has the graph's results as its operators give them one by one, by torch's own kernels on the",
+    "CPU, in float64 where that is possible, and how far from them the compiled graph may be: some times the error of the same operators",
+    "in the graph's dtypes. The judge of OpAutoCompare computed both when the script was written.",
+)
 RUNS = 3
 """Fresh processes in which a script has to show the failure."""
 
@@ -60,16 +66,37 @@ def plan_for(saved: Saved, judged: Judged, plan: Plan) -> Plan:
     used = [one for one in expected if backward or one.part != "gradient"]
     raises = bool(saved.call.meta.get("error")) and not any(row["kind"] == "raised" for row in judged.rows)
     why = {name: comment(text) for name, text in left_out.items()}
-    return replace(plan, expected=tuple(used), left_out=why, raises=raises, backward=backward)
+    outputs = _differentiable(saved) if saved.graph else frozenset()
+    return replace(plan, expected=tuple(used), left_out=why, raises=raises, backward=backward, differentiable=outputs)
 
 
-def _is_wrong(ended: Ended, judged: Judged) -> bool:
-    return (ended.status == 1 and "WRONG" in ended.out) or bool(ended.died and judged.died)
+def _differentiable(saved: Saved) -> frozenset[str]:
+    """The outputs of a graph that have a gradient function where its operators run one by one."""
+    assert saved.graph is not None
+    wants = [view.requires_grad for view in saved.inputs]
+    tensors = [leaf for leaf in saved.args if isinstance(leaf, torch.Tensor)]
+    inputs = {
+        id(tensor): tensor.detach().clone().requires_grad_(wanted).view_as(tensor)
+        for tensor, wanted in zip(tensors, wants, strict=True)
+    }
+    with torch.set_grad_enabled(bool(saved.state.get("grad_enabled", True))):
+        results = tree_leaves(saved.graph.operators()(*(inputs.get(id(arg), arg) for arg in saved.args)))
+    names = [name_of("output", number if len(results) > 1 else None) for number in range(len(results))]
+    return frozenset(
+        name for name, leaf in zip(names, results, strict=True) if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    )
+
+
+def _is_wrong(ended: Ended, judged: Judged, saved: Saved) -> bool:
+    """A judged graph ran without its compiler: that the compiled graph ends the process is the compiler's."""
+    dies = bool(ended.died and (judged.died or saved.graph))
+    return (ended.status == 1 and "WRONG" in ended.out) or dies
 
 
 def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -> str:
     where = (saved.call.meta.get("stack") or [""])[0]
-    lines = [f"{saved.call.name} on {plan.device}: {finding or 'nothing wrong was found'}", ""]
+    subject = f"A graph, compiled by {saved.graph.backend}" if saved.graph else f"{saved.call.name} on {plan.device}"
+    lines = [f"{subject}: {finding or 'nothing wrong was found'}", ""]
     lines.append(
         f"Reproduces: {reproduced} of {RUNS} runs in fresh processes, torch {torch.__version__}, device {plan.device}."
     )
@@ -78,6 +105,8 @@ def _head(saved: Saved, plan: Plan, path: Path, finding: str, reproduced: int) -
         lines.append(f"The call was made at {where}.")
     lines += [f"{name} is not compared: {why}" for name, why in plan.left_out.items()]
     lines += saved.notes
+    if saved.graph:
+        return "\n".join([*lines, "", *_OF_GRAPHS])
     lines += [
         "",
         "Which result is right: EXPECTED, below, has the operator's results as OpAutoCompare's judge knew them when the script was",
@@ -134,8 +163,9 @@ def make(
     saved = read_saved(folder)
     saved.notes += notes
     plan = replace(plan, device=plan.device or saved.device)
-    judged = judge(folder, plan.device, plan.imports, plan.libraries)
-    if not judged.failures and not judged.died and not judged.trouble:
+    # A graph without its compiler, for what the script expects: the script runs the compiled graph.
+    judged = judge(folder, "cpu" if saved.graph else plan.device, plan.imports, plan.libraries)
+    if not judged.failures and not judged.died and not judged.trouble and not saved.graph:
         again = judge(folder, plan.device, plan.imports, plan.libraries, calls=4)
         judged = again if again.failures else judged
     if judged.died or judged.trouble or any(row["kind"] == "raised" for row in judged.failures):
@@ -148,8 +178,8 @@ def make(
         plan = replace(plan, calls=calls)
         script = write(saved, plan, path.with_suffix(".pth").name, _head(saved, plan, path, "", 0))
         _store(script, path)
-        ended = run_fresh(path, timeout=timeout)
-        wrong = _is_wrong(ended, judged)
+        ended = run_fresh(path, timeout=timeout, imports=plan.imports)
+        wrong = _is_wrong(ended, judged, saved)
         say(f"{data}{f', {calls} calls' if calls > 1 else ''}: {'wrong' if wrong else _no_finding(ended)}")
         if wrong or best is None:
             best = script, ended
@@ -157,9 +187,11 @@ def make(
             break
     assert best is not None
     script, ended = best
-    reproduced = int(_is_wrong(ended, judged))
+    reproduced = int(_is_wrong(ended, judged, saved))
     if reproduced:
-        reproduced += sum(_is_wrong(run_fresh(path, timeout=timeout), judged) for _ in range(runs - 1))
+        reproduced += sum(
+            _is_wrong(run_fresh(path, timeout=timeout, imports=plan.imports), judged, saved) for _ in range(runs - 1)
+        )
         reproduced += RUNS - runs if reproduced == runs else 0
     finding = _finding(ended) if reproduced else ""
     script = write(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from .._base.captured_calls import CapturedCall, load, load_call, tensors_of
-from .._base.core import Error, operator_of_call
+from .._base.core import GRAPH_CALLS, Error, operator_of_call
 from .._torch.python_functions import find
+from .._torch.saved_graphs import SavedGraph, graph_folder, read_graph
 from ._literals import dotted
 
 
@@ -54,6 +55,8 @@ class Saved:
     aten: tuple[Any, ...] | None = None
     """The only aten call behind a torch call: (name, arguments)."""
     notes: list[str] = field(default_factory=list)
+    graph: SavedGraph | None = None
+    """The compiled graph of which it is a call."""
 
     @property
     def device(self) -> str:
@@ -108,6 +111,25 @@ def function_of(name: str) -> str:
     if not (parts[:2] == ["torch", "ops"] and parts[2] != "aten") and known is None:
         raise Error(f"{name!r} is none of the operator functions that files may name")
     return written
+
+
+def graph_of(folder: str, name: str) -> SavedGraph | None:
+    """The graph of a saved call; None: it is a call of an operator.
+
+    Raises:
+        op_tools.Error: its file is missing, or has no form in a script.
+    """
+    if not name.startswith(GRAPH_CALLS):
+        return None
+    place = graph_folder(Path(folder))
+    if place is None:
+        raise Error(f"{folder}: the graph of {name} was not saved")
+    graph = read_graph(place)
+    if graph.attributes:
+        raise Error(
+            f"{folder}: {name} holds tensors of its own, which have no form in a script; --shrink makes them inputs"
+        )
+    return graph
 
 
 class _Memories:
@@ -175,8 +197,9 @@ def read_saved(folder: str, gradients: bool = True) -> Saved:
         saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
         saved.aten = raw.get("aten")
     saved.args, saved.kwargs = call.args, call.kwargs
+    saved.graph = graph_of(folder, call.name)
     try:
-        saved.function = function_of(call.name)
+        saved.function = "compiled" if saved.graph else function_of(call.name)
     except Error:
         # A function that files may not name, and an operator that they may.
         target, arguments = operator_of_call(call.name, call.args, call.kwargs, saved.aten)

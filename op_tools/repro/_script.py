@@ -12,6 +12,7 @@ import torch
 
 from .._base.core import Error
 from .._torch.backends import is_simulated
+from .._torch.saved_graphs import SavedGraph
 from ._expected import Expected
 from ._literals import INLINE, comment, elements_to_write, expression, flat_tensor
 from ._saved import Saved, View
@@ -58,6 +59,8 @@ class Plan:
     raises: bool = False
     """The call has to raise an error."""
     backward: bool = True
+    differentiable: frozenset[str] = frozenset()
+    """Results of a compiled graph that have to have a gradient function."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,8 @@ class _Writer:
             yield "aliases", f"[{list(expected.aliases)}]"
         if expected.only_sizes:
             yield "only_sizes", "True"
+        if expected.name in self.plan.differentiable:
+            yield "gradient function", "[True]"
 
     def view(self, view: View) -> str:
         flat, count = f"m{view.memory}", len(self.saved.memories[view.memory])
@@ -217,7 +222,8 @@ class _Writer:
             items.append(f"{key}={argument(value)}")
         lines = list(self.state_lines())
         text = f"return {saved.function}({', '.join(items)})"
-        head = 'def call(x, device):\n    """The operator."""\n'
+        doc = "The graph, compiled." if saved.graph else "The operator."
+        head = f'def call(x, device):\n    """{doc}"""\n'
         indent = "    "
         for line in lines:
             head += f"{indent}{line}\n"
@@ -277,6 +283,8 @@ def autocast_dtype(saved: Saved, device: str) -> torch.dtype | None:
 
 
 def _changes_inputs(saved: Saved) -> bool:
+    if saved.graph:
+        return True  # it may
     base = saved.call.name.partition("::")[2].partition(".")[0] or saved.call.name.rpartition(".")[2]
     in_place = (base.endswith("_") and not base.endswith("__")) or base in (
         "__setitem__",
@@ -317,6 +325,13 @@ def _loads(plan: Plan) -> tuple[list[str], str]:
     return modules, lines
 
 
+def _compiled(graph: SavedGraph) -> str:
+    """The graph, and the line that compiles it."""
+    options = "".join(f", {key}={value!r}" for key, value in graph.options.items() if key.isidentifier())
+    line = f"compiled = torch.compile(graph, backend={graph.backend!r}, dynamic={graph.dynamic}{options})"
+    return f"{graph.source('graph')}\n\n{line}\n\n\n"
+
+
 def _common() -> str:
     """The pasted part."""
     return Path(__file__).with_name("_body.py").read_text().split(_MARK)[1].strip("\n")
@@ -335,6 +350,8 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
     inputs, call, expected = writer.inputs(), writer.call(), writer.expected()
     modules, loads = _loads(plan)
     common = _common()
+    compiled = _compiled(saved.graph) if saved.graph else ""
+    modules += [module for module in ("math", "operator") if f"{module}." in compiled]
     if _AUTOCAST_ON in call:
         modules.append("contextlib")
     if writer.side:
@@ -352,7 +369,7 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
         "raises=True" if plan.raises else "",
     ]
     text += "\n\n" + (_NO_LEAF if "NoLeaf" in inputs else "") + (_AUTOCAST if _AUTOCAST_ON in call else "")
-    text += f"{inputs}\n\n{call}\n\n{expected}\n\n{common}\n\n\n"
+    text += f"{inputs}\n\n{compiled}{call}\n\n{expected}\n\n{common}\n\n\n"
     arguments = ", ".join(["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)])
     text += f'if __name__ == "__main__":\n    sys.exit(main({arguments}))\n'
     return Script(text, plan, writer.elements, writer.side)

@@ -115,9 +115,11 @@ def judge(folder: str, device: str, imports: tuple[str, ...], libraries: tuple[s
     return Judged(call.get("checks", []), call.get("reason", ""), expected=checks)
 
 
-def run_fresh(path: Path, device: str = "", timeout: float = TIMEOUT) -> Ended:
-    """Runs a script in a fresh process, which does not find the op_tools of this process."""
+def run_fresh(path: Path, device: str = "", timeout: float = TIMEOUT, imports: tuple[str, ...] = ()) -> Ended:
+    """Runs a script in a fresh process, which does not find the op_tools of this process unless it imports a part of it."""
     ours = Path(__file__).resolve().parents[2]
+    if any(name.partition(".")[0] == __package__.partition(".")[0] for name in imports):
+        return run([sys.executable, str(path), *([device] if device else [])], timeout, package_environment())
     kept = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one).resolve() != ours]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
     return run([sys.executable, str(path), *([device] if device else [])], timeout, environment)

@@ -367,6 +367,10 @@ std::string CompareHook::folder() const {
   return result().root;
 }
 
+std::string CompareHook::claim_folder() {
+  return impl_->report.claim_folder();
+}
+
 Value CompareHook::report() const {
   const CompareResult summary = result();
   const auto number = [](uint64_t value) { return Value(static_cast<int64_t>(value)); };

@@ -38,6 +38,8 @@ class OP_TOOLS_API CompareHook final : public Hook {
   void flush() override;
   Value report() const override;
   std::string folder() const override;
+  // Makes the folder of the run's files now, for files of others beside them; empty: it cannot be made.
+  std::string claim_folder();
   void add_coverage(Coverage& account) const override;
 
   CompareResult result() const;

@@ -75,6 +75,12 @@ void CompareReport::open_files() {
   }
 }
 
+std::string CompareReport::claim_folder() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  open_files();
+  return totals_.root;
+}
+
 // The folder of the call; empty when it is not saved.
 std::string CompareReport::save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides) {
   if (!store_ || !sides || !totals_.failure.empty()) return {};

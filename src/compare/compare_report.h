@@ -77,6 +77,7 @@ class CompareReport {
   // empty when nothing failed.
   std::string add(const ComparedCall& call, const std::vector<Check>& checks,
                   const std::function<std::vector<SavedSide>()>& sides);
+  std::string claim_folder();
   void left_out();
   void flush();
   // The closing lines.

@@ -108,6 +108,7 @@ void each_field_of_facts(Fields& field, Facts& facts) {
   field("goes_backward", facts.pass.goes_backward);
   field("in_backward", facts.pass.in_backward);
   field("in_transform", facts.pass.in_transform);
+  field.later("of_graph", facts.pass.of_graph);
   field("written_inputs", facts.memory.written_inputs);
 }
 

@@ -153,6 +153,8 @@ MAY_IMPORT = {
     "_bisect": {"_base", "_tools"},
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
+    "sim_graph": set(),
+    "_reduce": {"_base", "_torch", "_tools", "_bisect", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
     "integrations": {"_base", "_tools", "_report"},
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "calls/random_state.h"
 #include "fallback/moved_tensors.h"
+#include "hooks/op_call.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/replay_frame.h"
 #include "tensor/exception_text.h"
@@ -120,7 +121,9 @@ void Engine::run_backward(const SavedCall& call, const RunInputs& inputs, TestRu
 std::vector<Check> Engine::judge(const SavedCall& call, const TestRun& run, References& references) const {
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   if (!options_.expected.empty()) {
-    return device_.is_cpu() ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);
+    // Of a compiled graph the expectations are those of its operators, one by one, as they were for the program's.
+    const bool is_alone = device_.is_cpu() && !is_graph_call(call.name);
+    return is_alone ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);
   }
   if (device_.is_cpu() && !call.judged.is<None>()) return judge_.saved_failure(call, references);
   std::vector<Check> checks = judge_.against_saved(call, run, references);

@@ -9,6 +9,7 @@
 #include "compare/rerun/variant_inputs.h"
 #include "compare/saved_facts.h"
 #include "hooks/error_origin.h"
+#include "hooks/op_call.h"
 
 namespace op_tools::replay {
 namespace {
@@ -136,6 +137,7 @@ CallFacts RunJudge::facts_of(const SavedCall& call, const TestRun& run) const {
       (device_of(call).is_cuda() || is_on_cuda(run)) && multiplies_in_tf32(call.name, call.meta.state.process);
   facts.device.names_device = true;
   facts.random.drawn = run.random;
+  facts.pass.of_graph = is_graph_call(call.name);
   facts.memory.uninitialized = run.bound.uninitialized;
   facts.memory.workspace = run.bound.workspace;
   facts.args = call.args;

@@ -1,0 +1,147 @@
+"""How a wrong graph seems to have been computed: each hypothesis is tried by running the graph's operators so.
+
+The answer is often an option of the compiler ("inference precision"), not a fault in a kernel.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+_NEARER = 0.25  # a hypothesis explains a result whose error against it is at most this share of its error
+_ALIKE = 2.0  # and roundings explain an error that is theirs up to this factor
+
+
+class Hypothesis(enum.Enum):
+    """A way to compute a graph that is not the graph's own."""
+
+    BFLOAT16 = "in bfloat16"
+    FLOAT16 = "in float16"
+    BFLOAT16_PRODUCTS = "with the factors of products rounded to bfloat16"
+    FLOAT16_PRODUCTS = "with the factors of products rounded to float16"
+    FLOAT32 = "with float64 narrowed to float32"
+    INT32 = "with int64 narrowed to 32 bits"
+    NO_CORRECTION = "with std and var without correction"
+    TANH_GELU = "with gelu in its tanh form"
+
+
+_PRODUCTS = {
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "matmul", "convolution",
+    "convolution_overrideable", "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention",
+}  # fmt: skip
+_WITH_CORRECTION = {"std", "var", "std_mean", "var_mean"}
+_WIDE = (torch.float32, torch.float64)
+_CASTS = {
+    Hypothesis.BFLOAT16: (_WIDE, torch.bfloat16),
+    Hypothesis.FLOAT16: (_WIDE, torch.float16),
+    Hypothesis.BFLOAT16_PRODUCTS: (_WIDE, torch.bfloat16),
+    Hypothesis.FLOAT16_PRODUCTS: (_WIDE, torch.float16),
+    Hypothesis.FLOAT32: ((torch.float64,), torch.float32),
+    Hypothesis.INT32: ((torch.int64,), torch.int32),
+}
+_OF_PRODUCTS = (Hypothesis.BFLOAT16_PRODUCTS, Hypothesis.FLOAT16_PRODUCTS)
+
+
+def _rounded(value: Any, hypothesis: Hypothesis) -> Any:
+    wide, narrow = _CASTS[hypothesis]
+    return value.to(narrow).to(value.dtype) if isinstance(value, torch.Tensor) and value.dtype in wide else value
+
+
+def _narrowed(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
+
+
+def _widened(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators run as a hypothesis says."""
+
+    def __init__(self, hypothesis: Hypothesis) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._hypothesis = hypothesis
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, hypothesis = dict(kwargs or {}), self._hypothesis
+        name = func._schema.name.rpartition("::")[2]
+        if hypothesis is Hypothesis.NO_CORRECTION:
+            if name in _WITH_CORRECTION and "correction" in {argument.name for argument in func._schema.arguments}:
+                kwargs["correction"] = 0
+            return func(*args, **kwargs)
+        if hypothesis is Hypothesis.TANH_GELU:
+            return func(*args, **({"approximate": "tanh"} if name == "gelu" else kwargs))
+        rounded = functools.partial(_rounded, hypothesis=hypothesis)
+        if hypothesis in _OF_PRODUCTS:
+            return func(*(tree_map(rounded, args) if name in _PRODUCTS else args), **kwargs)
+        if any(returned.alias_info is not None for returned in func._schema.returns):
+            return func(*args, **kwargs)  # a view, or in place
+        if hypothesis is Hypothesis.FLOAT32:  # sums are narrow, too
+            return tree_map(_widened, func(*tree_map(_narrowed, args), **kwargs))
+        return tree_map(rounded, func(*args, **kwargs))
+
+
+def explaining(
+    operators: Callable[..., Any], args: Sequence[Any], observed: Sequence[torch.Tensor]
+) -> list[Hypothesis]:
+    """The hypotheses under which the wrong results of a graph are right, or nearly so: the nearest first.
+
+    Args:
+        operators: run the graph.
+        args: its inputs, before the call; not changed.
+        observed: the tensors that the compiled graph returned.
+    """
+    right = _results(operators, args, None)
+    errors = _distances(observed, right)
+    wrong = [number for number, error in enumerate(errors) if error > 0]
+    if not wrong or len(right) != len(observed):
+        return []
+    fits: dict[Hypothesis, float] = {}
+    for hypothesis in Hypothesis:
+        supposed = _results(operators, args, hypothesis)
+        theirs = _distances(supposed, right)
+        if not any(theirs):
+            continue
+        now = _distances(observed, supposed)
+        nearness = max(now[number] / errors[number] for number in wrong)
+        if nearness <= _NEARER:
+            fits[hypothesis] = nearness
+        elif hypothesis in _CASTS and hypothesis is not Hypothesis.INT32:
+            # Two orders of rounding to the same dtype differ from each other as much as from the exact values.
+            sizes = [abs(math.log(errors[number] / theirs[number])) if theirs[number] else math.inf for number in wrong]
+            if max(sizes) <= math.log(_ALIKE):
+                fits[hypothesis] = 1 + max(sizes)
+    return sorted(fits, key=fits.__getitem__)
+
+
+def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:
+    copies = [arg.detach().clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    if hypothesis in _CASTS and hypothesis not in _OF_PRODUCTS:
+        copies = [_rounded(copy, hypothesis) for copy in copies]
+    with torch.no_grad():
+        if hypothesis is None:
+            results = operators(*copies)
+        else:
+            with _As(hypothesis):
+                results = operators(*copies)
+    return [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+
+
+def _distances(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[float]:
+    """Root mean squares of the differences; infinite where the forms differ."""
+
+    def of(a: torch.Tensor, b: torch.Tensor) -> float:
+        if a.shape != b.shape or not a.numel():
+            return 0.0 if a.shape == b.shape else float("inf")
+        wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+        difference = (a.detach().cpu().to(wide) - b.detach().cpu().to(wide)).abs().nan_to_num(float("inf"))
+        return float(difference.square().mean().sqrt())
+
+    return [of(a, b) for a, b in zip(some, others, strict=False)]

@@ -1,0 +1,105 @@
+"""From an operator of an aten graph to the compiler's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from .kernels import ELEMENTWISE
+from .steps import Name, Program, Step
+
+aten = torch.ops.aten
+Conversion = Callable[[fx.Node], tuple[str, tuple[Any, ...], dict[str, Any]]]
+"""Gives kernel, arguments and keyword arguments, with the graph's nodes in them."""
+
+CONVERSIONS: dict[Any, Conversion] = {}
+
+
+def converts(*operators: Any) -> Callable[[Conversion], Conversion]:
+    """Registers the conversion of some operators."""
+
+    def register(conversion: Conversion) -> Conversion:
+        CONVERSIONS.update(dict.fromkeys(operators, conversion))
+        return conversion
+
+    return register
+
+
+def _same(kernel: str, *operators: Any) -> None:
+    converts(*operators)(lambda node: (kernel, tuple(node.args), dict(node.kwargs)))
+
+
+for _name in ELEMENTWISE:
+    _packet = getattr(aten, _name)
+    _same(
+        _name, *(getattr(_packet, overload) for overload in ("default", "Tensor", "self") if hasattr(_packet, overload))
+    )
+_same("product", aten.mm.default)
+_same("batched_product", aten.bmm.default)
+_same("softmax", aten._softmax.default)
+_same("gelu", aten.gelu.default)
+_same("layer_norm", aten.native_layer_norm.default)
+_same("variance", aten.var.correction)
+_same("variance_mean", aten.var_mean.correction)
+_same("standard_deviation", aten.std.correction)
+_same("power", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor)
+_same("store", aten.copy_.default)
+
+
+@converts(aten.addmm.default)
+def _linear(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    if node.kwargs:  # beta, alpha
+        raise NotImplementedError
+    return "linear", tuple(node.args), {}
+
+
+def program_of(graph: fx.Graph) -> Program:
+    """The steps of an aten graph; an operator without a conversion is a step of torch's own kernel."""
+    inputs: list[str] = []
+    steps: list[Step] = []
+    outputs: Any = ()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            inputs.append(node.name)
+        elif node.op == "output":
+            outputs = _named(node.args[0])
+        elif node.op == "get_attr":
+            value = node.graph.owning_module
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            steps.append(Step(node.name, "torch", (), {}, _constant(value)))
+        else:
+            steps.append(_step(node))
+    return Program(inputs, steps, outputs)
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _step(node: fx.Node) -> Step:
+    conversion = CONVERSIONS.get(node.target)
+    if conversion is not None:
+        try:
+            kernel, args, keywords = conversion(node)
+        except NotImplementedError:
+            pass
+        else:
+            return Step(node.name, kernel, _named(args), _named(keywords))
+    assert callable(node.target)
+    return Step(node.name, "torch", _named(tuple(node.args)), _named(dict(node.kwargs)), node.target)
+
+
+def _named(value: Any) -> Any:
+    """Arguments with names in the place of nodes."""
+    if isinstance(value, fx.Node):
+        return Name(value.name)
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        kind = tuple if isinstance(value, tuple) else list
+        return kind(map(_named, value))
+    return value

@@ -1,0 +1,96 @@
+"""op-tools graph-test: wrong compilers, compilers that hand on, and graphs that are none."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools.sim_graph as sim_graph
+from op_tools.__main__ import main as command
+from op_tools._conformance.graph_judge import GraphJudge, GraphPlan, between
+from op_tools._conformance.patterns import PATTERNS, pattern_cases
+from op_tools._conformance.rows import NOT_JUDGED, UNSUPPORTED
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows_of(name, backend="sim_graph", dynamic=(False,), training=False):
+    """The rows of the first case of a pattern."""
+    case = next(case for case in pattern_cases(training=training) if case.op == name)
+    return GraphJudge(CPU, plan=GraphPlan(backend, dynamic, training)).rows(case)
+
+
+FAULTS = {
+    "wrong fusion": ("linear_gelu", "forward"),
+    "wrong constant": ("add_layer_norm", "forward"),
+    "lost mutation": ("running_sum", "forward"),
+    "copied view": ("view_of_input", "forward"),
+    "int64 narrowed": ("large_integers", "forward"),
+    "no correction": ("std_of_all", "forward"),
+    "no gradient function": ("add_layer_norm", "backward"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault):
+    name, phase = FAULTS[fault]
+    training = phase == "backward"
+    assert {row.status for row in rows_of(name, training=training)} == {"agrees"}
+    with sim_graph.fault(fault):
+        assert "differs" in {row.status for row in rows_of(name, training=training)}
+
+
+def test_static_and_dynamic_sizes_have_rows_of_their_own():
+    rows = rows_of("rms_norm", dynamic=(False, True), training=True)
+    assert [row.phase for row in rows] == ["forward", "backward", "forward dynamic", "backward dynamic"]
+    assert {row.status for row in rows} == {"agrees"}
+
+
+def test_who_ran_a_case_is_said():
+    assert rows_of("linear_gelu", backend="eager")[0].ran == "torch"
+
+
+def test_a_compiler_without_such_an_operator_is_unsupported():
+    def backend(graph, _):
+        raise NotImplementedError("no kernel")
+
+    (row,) = rows_of("linear_gelu", backend=backend)
+    assert row.status == UNSUPPORTED and "no kernel" in row.reason
+
+
+def test_a_function_without_a_graph_is_not_judged(monkeypatch):
+    broken = torch.compiler.disable(PATTERNS["rms_norm"].function)
+    monkeypatch.setitem(PATTERNS, "rms_norm", type(PATTERNS["rms_norm"])(broken, PATTERNS["rms_norm"].shapes))
+    (row,) = rows_of("rms_norm")
+    assert (row.status, row.ran) == (NOT_JUDGED, "uncompiled")
+
+
+def test_neighbours_do_not_change_a_result():
+    x = torch.randn(3, 4)
+    assert torch.equal(between(torch.tanh)(torch.ones(()), x), x.tanh())
+    indices = between(torch.sort)(torch.ones(()), x)[1]
+    assert torch.equal(indices, x.sort()[1])
+
+
+def test_the_command_writes_a_scorecard():
+    status = command(
+        ["graph-test", "--backend", "eager", "--fname", "rms_norm", "--ops", "0", "-o", "result", "--jobs", "1"]
+    )
+    assert status == 0
+    summary = json.loads(Path("result/summary.json").read_text())
+    assert (
+        summary["device"] == "eager on cpu" and summary["ran"] == {"torch": 6} and summary["statuses"] == {"agrees": 6}
+    )
+    assert "torch's kernels" in Path("result/scorecard.md").read_text()
+
+
+def test_an_unknown_compiler_is_an_error(capsys):
+    assert command(["graph-test", "--backend", "nonsense", "-o", "result"]) == 64
+    assert "no such backend" in capsys.readouterr().err
