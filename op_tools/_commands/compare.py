@@ -15,9 +15,11 @@ from .._base.verdict import status_of
 from .._runs.capture_commands import next_commands
 from .._runs.compare_many import ManyRuns, compare_many
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
-from .._runs.compare_runs import compare_runs, rank_count, read_fusions
+from .._runs.compare_runs import compare_runs, open_run, rank_count, read_fusions
+from .._runs.compare_sequences import compare_sequences
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
+from .._runs.sequence_parts import sequence_parts
 from .command_line import Commands, UsageError, add_allow_unseen, visible
 
 # Options of two runs, rank by rank; and those of one rank against several.
@@ -65,6 +67,10 @@ def _compare(options: argparse.Namespace) -> int:
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
         return status_of(report.verdict, allow_unseen=options.allow_unseen)
+    if options.as_sequence:
+        return _compare_sequences(options)
+    if options.parts:
+        raise UsageError("--parts needs --as-sequence")
     many: ManyRuns | RanksComparison
     counts = [rank_count(run) for run in options.runs]
     is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
@@ -94,6 +100,22 @@ def _compare(options: argparse.Namespace) -> int:
     return status_of(many.verdict, allow_unseen=options.allow_unseen)
 
 
+def _compare_sequences(options: argparse.Namespace) -> int:
+    if len(options.runs) != 2:
+        raise UsageError("--as-sequence takes two recordings: TRAIN SERVE")
+    if others := [f"--{name}" for name in (*_OF_RANKS, *_OF_PAIRS) if getattr(options, name)]:
+        raise UsageError(f"{', '.join(others)}: not with --as-sequence; see --help")
+    comparison = compare_sequences(*options.runs, captures=options.captures)
+    sys.stdout.write(visible(comparison.table()) + "\n")
+    if options.parts and comparison.first is not None:
+        train, serve = (next(iter(open_run(run).values())) for run in options.runs)
+        parts = sequence_parts(comparison, (train, serve), options.parts, lambda text: print(text, file=sys.stderr))
+        sys.stdout.write("\n" + visible(parts.table()) + "\n")
+    if options.json:
+        Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
+    return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
+
+
 def add(commands: Commands) -> None:
     compare = commands.add_parser(
         "compare",
@@ -116,6 +138,19 @@ def add(commands: Commands) -> None:
     )
     compare.add_argument(
         "--captures", nargs=2, metavar=("A", "B"), help="captures that were made beside the recordings: judge by values"
+    )
+    compare.add_argument(
+        "--as-sequence",
+        action="store_true",
+        help="A computes whole sequences, B the same tokens piece by piece (prefill, decode): which operator gives a token other bits? "
+        "Of recordings with --row-hashes",
+    )
+    compare.add_argument(
+        "--parts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --as-sequence: run both programs again with each of N operators in float64, and say what part of the difference it has",
     )
     compare.add_argument("--fusions", metavar="FILE", help="known fusions of operators (JSON or YAML)")
     compare.add_argument(
