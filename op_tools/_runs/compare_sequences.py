@@ -24,6 +24,8 @@ from .judged_captures import captured_calls, replayed
 from .token_rows import NO_TOKEN, Place, Rows, TokenRun, choices_of, matched_tokens, results_with_tokens
 
 # Operators in which a token's result is made of the rows of all tokens before it.
+_BEYOND = 8.0  # times: another order of sums makes a difference of few units, and lets it grow slowly
+_SHOWN = 4  # calls of a side
 _MOST_REPLAYED = 32  # calls of a side that are run again on the CPU
 _OVER_TOKENS = ("attention", "matmul", "bmm", "baddbmm", "einsum", "cumsum", "conv1d")
 
@@ -53,9 +55,11 @@ class SequenceRow:
     difference: float
     """The same of the result."""
     own_difference: float
-    """The same of the result's rows that were born here."""
+    """The same of the result's rows whose inputs have the same bits."""
+    largest: float
+    """The largest difference of a row of the result, as a share of its norm."""
     units: float
-    """`difference`, in units of the dtype's rounding."""
+    """`largest`, in units of the dtype's rounding."""
     not_compared: list[str]
     """Inputs without rows in common: masks, position tables. Parameters are compared as a whole."""
     ids_a: list[int]
@@ -63,6 +67,9 @@ class SequenceRow:
     ids_b: list[int]
     proof: str = "hashes"
     """`hashes` of the rows; `values`: the captured rows were compared."""
+    judged_a: str = ""
+    """With captures: A's calls, run again on the CPU: `agrees`, `differs`, `not judged`, `could not run`."""
+    judged_b: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,10 @@ class SequenceComparison(Result):
     """Tokens of B that A has, too."""
     forwards: tuple[int, int]
     """Forward passes of A and of B."""
-    alone: tuple[int, int]
-    """Calls of A and of B on tokens that the other run has no call for."""
-    between: list[str]
-    """Where the first difference is in no call that both have: the calls of A alone and of B alone before it."""
+    alone: tuple[list[tuple[int, str]], list[tuple[int, str]]]
+    """Calls of A and of B on tokens that the other run has no call for: id, and operator, module and line."""
     log_probabilities: TokenDifferences | None
     """Of the last result that is a number for each token."""
-    judged: tuple[str, str] = ("", "")
-    """With captures: the first call of A and of B, run again on the CPU: `agrees`, `differs`, `not judged`."""
     other_parameters: list[str] = field(default_factory=list)
     """Parameters that have other bits in B."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
@@ -113,13 +116,36 @@ class SequenceComparison(Result):
         return differing[0] if differing else None
 
     @property
+    def beyond_rounding(self) -> SequenceRow | None:
+        """The first result that differs by much more than rounding, and than any result before it: a wrong operator is not hidden by
+        rounding that began earlier."""
+        most = 0.0
+        for row in self.rows:
+            unit = _unit(f"torch.{row.dtype}")
+            if row.largest > _BEYOND * max(most, unit):
+                return row
+            most = max(most, row.largest)
+        return None
+
+    def before(self, row: SequenceRow) -> list[str]:
+        """Of a row that was not born: the last calls of A alone and of B alone before it, in which it may have been."""
+        if row.born:
+            return []
+        texts = []
+        for name, calls, ids in zip("AB", self.alone, (row.ids_a, row.ids_b), strict=True):
+            if before := [text for number, text in calls if number < ids[-1]]:
+                texts.append(f"of {name} alone: {', '.join(dict.fromkeys(before[-_SHOWN:]))}")
+        return texts
+
+    @property
     def unseen(self) -> list[str]:
         """Why it is not known that tokens have the same bits in both; empty where it is."""
         reasons = [] if self.rows else ["no result was compared"]
         if self.matched < min(self.tokens_a, self.tokens_b):
             reasons.append(f"{self.matched} tokens are in both, A has {self.tokens_a} and B has {self.tokens_b}")
         if any(self.alone):
-            reasons.append(f"{self.alone[0]} calls on tokens are in A alone, {self.alone[1]} in B alone")
+            counts = [len(calls) for calls in self.alone]
+            reasons.append(f"{counts[0]} calls on tokens are in A alone, {counts[1]} in B alone")
         if self.incomplete:
             reasons.append(f"{self.incomplete} recordings are incomplete")
         return reasons + reasons_of(self.accounts)
@@ -146,7 +172,9 @@ class SequenceComparison(Result):
         """A record for each row, a first_divergence where there is any, and a summary, as lines of JSON."""
         records: list[dict[str, Any]] = [{"kind": "row", **asdict(row)} for row in self.rows]
         if self.first is not None:
-            records.append({"kind": "first_divergence", **asdict(self.first), "judged": self.judged, "between": self.between})
+            records.append({"kind": "first_divergence", **asdict(self.first), "before": self.before(self.first)})
+        if (beyond := self.beyond_rounding) is not None:
+            records.append({"kind": "beyond_rounding", **asdict(beyond), "before": self.before(beyond)})
         names = ("tokens_a", "tokens_b", "matched", "forwards", "alone", "other_parameters")
         end = asdict(self.log_probabilities) if self.log_probabilities else None
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
@@ -176,16 +204,14 @@ def _described(comparison: SequenceComparison) -> Iterator[str]:
     if first is not None:
         yield ""
         yield f"First divergence: {first.op}: {_finding(first)}"
-        yield f"  module: {first.module}"
-        yield f"  line: A {first.line}" + (f", B {first.line_b}" if first.line_b != first.line else "")
-        yield f"  {first.differ} of {first.tokens} tokens have other bits, {first.born} of them from inputs with the same (by {first.proof})"
-        yield from (f"  before it, {text}" for text in comparison.between)
-        if first.not_compared:
-            yield f"  inputs without rows in common: {', '.join(first.not_compared)}"
-        if any(comparison.judged):
-            yield f"  on the CPU: A {comparison.judged[0]}, B {comparison.judged[1]}" + _both_right(comparison.judged)
+        yield from _facts(comparison, first)
         place = comparison.rows.index(first)
-        yield from ("", text_table(columns, comparison.rows[max(0, place - 3) : place + 12], -1, 80))
+        yield from ("", text_table(columns, comparison.rows[max(0, place - 3) : place + 9], -1, 80))
+        beyond = comparison.beyond_rounding
+        if beyond is not None and beyond is not first:
+            yield ""
+            yield f"First beyond rounding: {beyond.op}: a row differs by {beyond.units:.2g} units"
+            yield from _facts(comparison, beyond)
         births = comparison.births()
         if len(births) > 1:
             yield from ("", "Results that were born with other bits, the largest difference of their own first:")
@@ -211,8 +237,17 @@ def _finding(row: SequenceRow) -> str:
     return "it or its inputs, some of which could not be compared"
 
 
-def _both_right(judged: Sequence[str]) -> str:
-    return ": both are right within rounding" if set(judged) == {Verdict.AGREES.value} else ""
+def _facts(comparison: SequenceComparison, row: SequenceRow) -> Iterator[str]:
+    yield f"  module: {row.module}"
+    yield f"  line: A {row.line}" + (f", B {row.line_b}" if row.line_b != row.line else "")
+    yield f"  {row.differ} of {row.tokens} tokens have other bits, {row.born} of them from inputs with the same (by {row.proof})"
+    yield from (f"  before it, {text}" for text in comparison.before(row))
+    if row.not_compared:
+        yield f"  inputs without rows in common: {', '.join(row.not_compared)}"
+    judged = {row.judged_a, row.judged_b}
+    if judged != {""}:
+        both = ": both are right within rounding" if judged == {Verdict.AGREES.value} else ""
+        yield f"  run again on the CPU: A {row.judged_a}, B {row.judged_b}{both}"
 
 
 # --- Comparing ----------------------------------------------------------------------------------------------------------
@@ -225,11 +260,13 @@ class _Gap:
     tokens: int = 0
     differ: int = 0
     squares: float = 0.0  # of differences, as shares of norms
+    largest: float = 0.0
 
     def add(self, same: torch.Tensor, shares: torch.Tensor) -> None:
         self.tokens += same.numel()
         self.differ += int((~same).sum())
         self.squares += float(shares.square().sum())
+        self.largest = max(self.largest, float(shares.max()) if shares.numel() else 0.0)
 
     @property
     def share(self) -> float:
@@ -279,16 +316,18 @@ class _Comparison:
         of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
         rows = []
         for place in of_a:
-            if place in of_b and (row := self._row(place, of_a[place], of_b[place])) is not None:
+            if place not in of_b or (_only_moved(self.a, of_a[place]) and _only_moved(self.b, of_b[place])):
+                continue
+            if (row := self._row(place, of_a[place], of_b[place])) is not None:
                 rows.append(row)
         return rows
 
     def alone(self) -> tuple[list[RecordedCall], list[RecordedCall]]:
-        """Calls of results with tokens that the other run has none for."""
+        """Calls that computed results with tokens, and that the other run has none for."""
         of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
         return (
-            [self.a.calls[calls[0][0]] for place, calls in of_a.items() if place not in of_b],
-            [self.b.calls[calls[0][0]] for place, calls in of_b.items() if place not in of_a],
+            [self.a.calls[of_a[place][0][0]] for place in of_a if place not in of_b and not _only_moved(self.a, of_a[place])],
+            [self.b.calls[of_b[place][0][0]] for place in of_b if place not in of_a and not _only_moved(self.b, of_b[place])],
         )
 
     def _pairs(self, of_a: Sequence[RecordedTensor], of_b: RecordedTensor) -> _Pair | None:
@@ -338,7 +377,8 @@ class _Comparison:
             max((gap.share for gap in inputs.values()), default=0.0),
             outputs.share,
             own.share,
-            outputs.share / _unit(dtype),
+            outputs.largest,
+            outputs.largest / _unit(dtype),
             list(not_compared),
             [self.a.calls[number].id for number, _ in of_a],
             ids_b,
@@ -403,6 +443,14 @@ def _verdict(outputs: _Gap, own: _Gap, *, is_carried: bool) -> CallVerdict:
     return CallVerdict.CARRIED if is_carried else CallVerdict.CAUSE_NOT_FOUND
 
 
+def _named(calls: Sequence[RecordedCall]) -> list[tuple[int, str]]:
+    return [(call.id, f"{short_name(call.op)} ({call.module}, {call.line})") for call in calls]
+
+
+def _only_moved(run: TokenRun, results: Sequence[tuple[int, RecordedTensor]]) -> bool:
+    return all(run.is_moved(tensor) for _, tensor in results)
+
+
 def _each_token(pair: _Pair, tokens: torch.Tensor) -> torch.Tensor:
     wrong = set(pair.tokens[~pair.same].tolist())
     return torch.tensor([token not in wrong for token in tokens.tolist()], dtype=torch.bool)
@@ -422,22 +470,6 @@ def _by_key(run: TokenRun) -> dict[Any, list[int]]:
 def _unit(dtype: str) -> float:
     known = getattr(torch, dtype.removeprefix("torch."), None)
     return torch.finfo(known).eps if known is not None and known.is_floating_point else 1.0
-
-
-def _between(comparison: _Comparison, rows: Sequence[SequenceRow]) -> list[str]:
-    """The first difference is carried into the first call that has it: it was born in calls that are no pair."""
-    first = next((row for row in rows if row.verdict != CallVerdict.AGREES), None)
-    if first is None or first.born:
-        return []
-    texts = []
-    for name, run, calls, ids in zip(
-        "AB", (comparison.a, comparison.b), comparison.alone(), (first.ids_a, first.ids_b), strict=True
-    ):
-        before = [call for call in calls if call.id < ids[0]]
-        if before:
-            last = before[-4:]
-            texts.append(f"of {name} alone: {', '.join(f'{short_name(call.op)} ({call.module}, {call.line})' for call in last)}")
-    return texts
 
 
 def _log_probabilities(comparison: _Comparison, rows: Sequence[SequenceRow]) -> TokenDifferences | None:
@@ -504,8 +536,7 @@ def compare_sequences(
         len(b.tokens),
         len(set(comparison.match[comparison.match != NO_TOKEN].tolist())),
         (len(set(a.tokens.forward)), len(set(b.tokens.forward))),
-        (len(alone[0]), len(alone[1])),
-        _between(comparison, rows),
+        (_named(alone[0]), _named(alone[1])),
         _log_probabilities(comparison, rows),
         other_parameters=list(comparison.other_parameters),
         accounts=accounts_of({"A": a.recording, "B": b.recording}),
@@ -527,57 +558,76 @@ def _captured_rows(run: TokenRun, number: int, place: Place, path: str) -> Itera
     values = tensors[index]
     for rows, tokens in run.rows(outputs[index][1]):
         if tokens is not None:
-            yield tokens, values.movedim(rows.dims, range(len(rows.dims))).reshape(-1, rows.width)
+            yield tokens, values.movedim(rows.dims, tuple(range(len(rows.dims)))).reshape(-1, rows.width)
 
 
 def _by_values(found: SequenceComparison, comparison: _Comparison, captures: tuple[Any, Any]) -> SequenceComparison:
-    """The first divergence by the captured tensors of its calls, and its calls run again on the CPU."""
-    first = found.first
-    if first is None:
-        return found
-    row = found.rows.index(first)
-    paths = [{one.id: one.path for one in captured_calls(folder)} for folder in captures]
-    runs = (comparison.a, comparison.b)
-    sides: list[dict[int, list[torch.Tensor]]] = []
-    replayable: list[list[str]] = []
-    for run, ids, of_ids, is_b in zip(runs, (first.ids_a, first.ids_b), paths, (False, True), strict=True):
-        rows_of: dict[int, list[torch.Tensor]] = defaultdict(list)
-        numbers = {call.id: number for number, call in enumerate(run.calls)}
-        known = [of_ids[one] for one in ids if one in of_ids]
-        if len(known) < len(ids):
-            return found  # the captures are of other calls
-        for one in ids:
-            place = Place(run.keys[numbers[one]], first.place)
-            for tokens, values in _captured_rows(run, numbers[one], place, of_ids[one]):
-                of_a = torch.where(tokens == NO_TOKEN, NO_TOKEN, comparison.match[tokens.clamp_min(0)]) if is_b else tokens
-                for token, value in zip(of_a.tolist(), values, strict=True):
-                    if token != NO_TOKEN:
-                        rows_of[token].append(value)
-                break
-        sides.append(rows_of)
-        replayable.append(known)
-    compared = [
-        (a, b)
-        for token, of_b in sides[1].items()
-        for b in of_b
-        for a in sides[0].get(token, [])[:1]
-        if a.shape == b.shape and a.dtype == b.dtype
-    ]
-    if len(compared) != first.tokens:
-        return found
-    differ, squares = 0, 0.0
-    for a, b in compared:
-        if not torch.equal(a.view(torch.uint8), b.contiguous().view(torch.uint8)):
-            differ += 1
-            wide_a, wide_b = a.to(torch.float64), b.to(torch.float64)
-            squares += float((wide_a - wide_b).norm() / max(wide_a.norm(), wide_b.norm())) ** 2
-    share = math.sqrt(squares / len(compared))
-    proven = replace(
-        first, differ=differ, difference=share, units=share / _unit("torch." + first.dtype), proof="values"
+    """The two rows that are named, by the captured tensors of their calls, which are run again on the CPU."""
+    of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in captures)
+    rows = list(found.rows)
+    for row in {id(row): row for row in (found.first, found.beyond_rounding) if row is not None}.values():
+        sides = [
+            _rows_by_token(comparison, row, paths, is_b=is_b) for paths, is_b in ((of_a, False), (of_b, True))
+        ]
+        if all(sides):
+            rows[_place(rows, row)] = _proven(row, sides[0], sides[1], of_a, of_b)
+    return replace(found, rows=rows)
+
+
+def _place(rows: Sequence[SequenceRow], row: SequenceRow) -> int:
+    return next(place for place, other in enumerate(rows) if other is row)
+
+
+def _rows_by_token(
+    comparison: _Comparison, row: SequenceRow, paths: dict[int, str], *, is_b: bool
+) -> dict[int, list[torch.Tensor]]:
+    """Captured rows by the token of A; empty where a call was not captured."""
+    run, ids = (comparison.b, row.ids_b) if is_b else (comparison.a, row.ids_a)
+    numbers = {call.id: number for number, call in enumerate(run.calls)}
+    of_token: dict[int, list[torch.Tensor]] = defaultdict(list)
+    for one in ids:
+        if one not in paths:
+            return {}
+        for tokens, values in _captured_rows(run, numbers[one], Place(run.keys[numbers[one]], row.place), paths[one]):
+            of_a = torch.where(tokens == NO_TOKEN, NO_TOKEN, comparison.match[tokens.clamp_min(0)]) if is_b else tokens
+            for token, value in zip(of_a.tolist(), values, strict=True):
+                if token != NO_TOKEN:
+                    of_token[token].append(value)
+            break
+    return of_token
+
+
+def _proven(
+    row: SequenceRow,
+    a: dict[int, list[torch.Tensor]],
+    b: dict[int, list[torch.Tensor]],
+    paths_a: dict[int, str],
+    paths_b: dict[int, str],
+) -> SequenceRow:
+    pairs = [(a[token][0], value) for token, values in b.items() for value in values if token in a]
+    pairs = [(left, right) for left, right in pairs if left.shape == right.shape and left.dtype == right.dtype]
+    if len(pairs) != row.tokens:
+        return row
+    differ, gaps = 0, []
+    for left, right in pairs:
+        differ += not torch.equal(left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8))
+        wide_left, wide_right = left.to(torch.float64), right.to(torch.float64)
+        norm = max(float(wide_left.norm()), float(wide_right.norm()))
+        gaps.append(float((wide_left - wide_right).norm()) / norm if norm else 0.0)
+    judged_a, judged_b = (
+        _worst_status(replayed([paths[one] for one in ids[:_MOST_REPLAYED]]))
+        for paths, ids in ((paths_a, row.ids_a), (paths_b, row.ids_b))
     )
-    judged = tuple(_worst_status(replayed(some[:_MOST_REPLAYED])) for some in replayable)
-    rows = [*found.rows[:row], proven, *found.rows[row + 1 :]]
-    return replace(found, rows=rows, judged=(judged[0], judged[1]))
+    return replace(
+        row,
+        differ=differ,
+        difference=math.sqrt(sum(gap**2 for gap in gaps) / len(gaps)),
+        largest=max(gaps),
+        units=max(gaps) / _unit(f"torch.{row.dtype}"),
+        proof="values",
+        judged_a=judged_a,
+        judged_b=judged_b,
+    )
 
 
 def _worst_status(reports: dict[str, dict[str, Any]]) -> str:

@@ -74,9 +74,10 @@ class TokenRun:
 
     def __init__(self, recording: Recording, name: str) -> None:
         self.recording = recording
-        words = torch.frombuffer(bytearray(recording.prints), dtype=torch.int64).view(-1, _PRINT_WORDS)
-        if not len(words):
+        prints = bytearray(recording.prints)
+        if not prints:
             raise Error(f"{name}: {recording.path} has no rows: record it with row_hashes=True, or --record --row-hashes")
+        words = torch.frombuffer(prints, dtype=torch.int64).view(-1, _PRINT_WORDS)
         self._hashes = words[:, 0].contiguous()
         self._numbers = words[:, 1:].contiguous().view(torch.float64)
         self._tables: dict[int, list[tuple[tuple[int, ...], int, int]]] = defaultdict(list)
@@ -86,6 +87,7 @@ class TokenRun:
             begin += count
         self._of_value: dict[int, list[torch.Tensor | None]] = {}
         self._of_tokens: set[int] = set()
+        self._moved: set[int] = set()
         self.tokens = Tokens()
         self.calls = [call for call in RecordedCalls(recording) if call.phase == "forward" and not call.error]
         embedding = self._embedding(name)
@@ -113,6 +115,10 @@ class TokenRun:
     def is_of_tokens(self, tensor: RecordedTensor) -> bool:
         """Computed from results of the embedding: also where its rows are of no known tokens."""
         return tensor.number in self._of_tokens
+
+    def is_moved(self, tensor: RecordedTensor) -> bool:
+        """A view, a slice, a cache: rows of the call's inputs, of which nothing was computed."""
+        return tensor.number in self._moved
 
     # --- Forward passes ---
 
@@ -173,7 +179,12 @@ class TokenRun:
                 ]
             else:
                 moves = any(_has_its_elements(tensor, of_input) for _, of_input in call.inputs)
-                self._of_value[tensor.number] = _tokens_of(choices, inputs, moves=moves)
+                tokens = _of_same_rows(choices, inputs)
+                if moves or any(of_rows is not None for of_rows in tokens):
+                    self._moved.add(tensor.number)
+                else:
+                    tokens = [_in_order(rows, inputs) for rows in choices]
+                self._of_value[tensor.number] = tokens
 
     def _new_tokens(self, rows: Rows, forward: int) -> torch.Tensor:
         begin, count = len(self.tokens), rows.hashes.numel()
@@ -202,18 +213,12 @@ def _has_its_elements(result: RecordedTensor, of_input: RecordedTensor) -> bool:
     return numbers[0] == numbers[1] and math.isclose(result.norm, of_input.norm, rel_tol=1e-9)
 
 
-def _tokens_of(
-    choices: Sequence[Rows], inputs: Sequence[tuple[Rows, torch.Tensor | None]], *, moves: bool
+def _of_same_rows(
+    choices: Sequence[Rows], inputs: Sequence[tuple[Rows, torch.Tensor | None]]
 ) -> list[torch.Tensor | None]:
-    """The tokens of a result's rows: of the same rows of an input (views, slices, caches), else of the input with as many rows in
-    the same dimensions, if the call does not move its elements."""
+    """The tokens of the same rows of an input: views, slices, caches."""
     known = [(rows, tokens) for rows, tokens in inputs if tokens is not None]
-    if not known:
-        return [None for _ in choices]
-    moved = [_same_rows(rows, inputs, known) for rows in choices]
-    if moves or any(tokens is not None for tokens in moved):
-        return moved
-    return [_in_order(rows, known) for rows in choices]
+    return [_same_rows(rows, inputs, known) if known else None for rows in choices]
 
 
 def _same_rows(
@@ -241,7 +246,9 @@ def _same_rows(
     return torch.tensor(found) if any(token != NO_TOKEN for token in found) else None
 
 
-def _in_order(rows: Rows, known: Sequence[tuple[Rows, torch.Tensor]]) -> torch.Tensor | None:
+def _in_order(rows: Rows, inputs: Sequence[tuple[Rows, torch.Tensor | None]]) -> torch.Tensor | None:
+    """The tokens of the input that has as many rows in the same dimensions."""
+    known = [(of_input, tokens) for of_input, tokens in inputs if tokens is not None]
     for of_input, tokens in known:
         if of_input.dims == rows.dims and of_input.outer == rows.outer:
             return tokens

@@ -19,7 +19,7 @@ std::vector<std::pair<int64_t, int64_t>> row_dims(const at::Tensor& tensor) {
   const bool counts_tokens = c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
   if (dims == 1) return {{0, kNoDim}};
   if (dims == 2) return {{0, counts_tokens ? 1 : kNoDim}};
-  if (dims == 4) return {{0, 1}, {0, 2}};
+  if (dims == 4) return {{0, 1}, {0, 2}, {0, 3}};
   if (dims == 5) return {{0, 1}, {1, 2}, {1, 3}};
   if (dims >= 3) return {{0, 1}};
   return {};
