@@ -94,6 +94,21 @@ void bind_record(py::module_& module) {
                                                     [](const RecordedValue& value) { return value.known; });
                              })
       .def_property_readonly("devices", &values_by_device)
+      // Of the rows of values: value, dimensions, count; and the prints of all of them, as bytes.
+      .def_property_readonly("rows",
+                             [](const Recording& recording) {
+                               py::list list;
+                               for (const RecordedRows& rows : recording.rows) {
+                                 list.append(
+                                     py::make_tuple(rows.value, rows.first_dim, rows.second_dim, rows.count));
+                               }
+                               return list;
+                             })
+      .def_property_readonly("prints",
+                             [](const Recording& recording) {
+                               return py::bytes(reinterpret_cast<const char*>(recording.prints.data()),
+                                                recording.prints.size() * sizeof(RowPrint));
+                             })
       .def("call", &call_row)
       .def("value", &value_row);
   module.def("read_recording", [](const py::str& text) {

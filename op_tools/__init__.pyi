@@ -34,6 +34,9 @@ from ._runs.compare_ranks import RanksComparison as RanksComparison
 from ._runs.compare_ranks import SpreadRow as SpreadRow
 from ._runs.compare_ranks import compare_ranks as compare_ranks
 from ._runs.compare_runs import compare_runs as compare_runs
+from ._runs.compare_sequences import SequenceComparison as SequenceComparison
+from ._runs.compare_sequences import SequenceRow as SequenceRow
+from ._runs.compare_sequences import compare_sequences as compare_sequences
 from ._runs.comparison import RankComparison as RankComparison
 from ._runs.comparison import RunsComparison as RunsComparison
 from ._runs.shadow import OpShadow as OpShadow
@@ -51,6 +54,7 @@ from ._tools.features import CallInfo as CallInfo
 from ._tools.features import Feature as Feature
 from ._tools.features import TensorInfo as TensorInfo
 from ._tools.features import apply_feature as apply_feature
+from ._tools.invariance import DeviceFaults as DeviceFaults
 from ._tools.invariance import InvarianceResult as InvarianceResult
 from ._tools.invariance import OpInvariance as OpInvariance
 from ._tools.memory_check import MemoryLeak as MemoryLeak

@@ -196,6 +196,8 @@ class OpRecordOptions(ToolOptions, total=False):
     """Note the module of each call. None: OP_RECORD_WITH_MODULES, else on."""
     modules_only: bool | None
     """A row for each call of a module, forward and backward, in place of each operator; and for the loss and each step of an optimizer (torch level). None: OP_RECORD_MODULES_ONLY, else off."""
+    row_hashes: bool | None
+    """Fingerprints of the rows of each tensor of a forward call, too: of its batch and sequence dimensions, for `op-tools compare --as-sequence`. None: OP_RECORD_ROW_HASHES, else off."""
     jitter: int | None
     """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
 
@@ -224,6 +226,8 @@ class OpInvarianceOptions(ToolOptions, total=False):
     """Run again only the first N calls per operator, shapes and dtypes. None: OP_INVARIANCE_FIRST_N_PER_SIGNATURE, else 3."""
     every_nth: int | None
     """Of those only every Nth, beginning with the first. None: OP_INVARIANCE_EVERY_NTH, else 1."""
+    most_share: float | None
+    """The share of the program's time that runs again may take, as 0.02; calls wait for their turn; 0: any. None: OP_INVARIANCE_MOST_SHARE, else 0."""
     repeats: int | None
     """Runs of a call on the same inputs. None: OP_INVARIANCE_REPEATS, else 2."""
     alignment: bool | None

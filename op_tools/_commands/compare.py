@@ -29,6 +29,19 @@ def add(commands: Commands) -> None:
     compare.add_argument(
         "--captures", nargs=2, metavar=("A", "B"), help="captures that were made beside the recordings: judge by values"
     )
+    compare.add_argument(
+        "--as-sequence",
+        action="store_true",
+        help="A computes whole sequences, B the same tokens piece by piece (prefill, decode): which operator gives a token other bits? "
+        "Of recordings with --row-hashes",
+    )
+    compare.add_argument(
+        "--parts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --as-sequence: run both programs again with each of N operators in float64, and say what part of the difference it has",
+    )
     compare.add_argument("--fusions", metavar="FILE", help="known fusions of operators (JSON or YAML)")
     compare.add_argument(
         "--rules",

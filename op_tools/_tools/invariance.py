@@ -15,6 +15,18 @@ from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
 
 
+@dataclass(frozen=True)
+class DeviceFaults:
+    """Calls of a device that did not repeat their bits."""
+
+    transient: int
+    """A single run of all had other bits: an intermittent fault of the device."""
+    persistent: int
+    """Several had: a race, memory that is never written, a broken part of the device."""
+    bits: dict[int, int]
+    """How many of these calls have another bit at this place of an element, from the lowest."""
+
+
 @dataclass(frozen=True, repr=False)
 class InvarianceResult(SortableResult):
     """The results of a run of OpInvariance. Its table has the operators, those whose bits were not kept first."""
@@ -33,6 +45,8 @@ class InvarianceResult(SortableResult):
     """Relations without a verdict."""
     transient: int = 0
     """Findings in which a single run of all had other bits."""
+    faults: dict[str, DeviceFaults] = field(default_factory=dict)
+    """Calls that did not repeat their bits, by device ("sim:0")."""
     reasons: dict[str, int] = field(default_factory=dict)
     """How many relations have no verdict, by reason."""
     left_out: int = 0
@@ -105,4 +119,5 @@ class OpInvariance(Tool):
         report = self._report_and_coverage()
         rows = [InvarianceRow(**row) for row in report["rows"]]
         ops = [InvariantOp(**row) for row in report["ops"]]
-        return InvarianceResult(**{**report, "rows": rows, "ops": ops})
+        faults = {device: DeviceFaults(**counts) for device, counts in report["faults"].items()}
+        return InvarianceResult(**{**report, "rows": rows, "ops": ops, "faults": faults})

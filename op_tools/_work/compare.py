@@ -16,9 +16,11 @@ from .._commands.command_line import UsageError, visible
 from .._runs.capture_commands import next_commands
 from .._runs.compare_many import ManyRuns, compare_many
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
-from .._runs.compare_runs import compare_runs, rank_count, read_fusions
+from .._runs.compare_runs import compare_runs, open_run, rank_count, read_fusions
+from .._runs.compare_sequences import compare_sequences
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
+from .._runs.sequence_parts import sequence_parts
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
@@ -65,6 +67,10 @@ def run(options: argparse.Namespace) -> int:
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
         return status_of(report.verdict, allow_unseen=options.allow_unseen)
+    if options.as_sequence:
+        return _compare_sequences(options)
+    if options.parts:
+        raise UsageError("--parts needs --as-sequence")
     many: ManyRuns | RanksComparison
     counts = [rank_count(run) for run in options.runs]
     is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
@@ -92,3 +98,19 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         Path(options.json).write_text(many.to_json(), encoding="utf-8")
     return status_of(many.verdict, allow_unseen=options.allow_unseen)
+
+
+def _compare_sequences(options: argparse.Namespace) -> int:
+    if len(options.runs) != 2:
+        raise UsageError("--as-sequence takes two recordings: TRAIN SERVE")
+    if others := [f"--{name}" for name in (*_OF_RANKS, *_OF_PAIRS) if getattr(options, name)]:
+        raise UsageError(f"{', '.join(others)}: not with --as-sequence; see --help")
+    comparison = compare_sequences(*options.runs, captures=options.captures)
+    sys.stdout.write(visible(comparison.table()) + "\n")
+    if options.parts and comparison.first is not None:
+        train, serve = (next(iter(open_run(run).values())) for run in options.runs)
+        parts = sequence_parts(comparison, (train, serve), options.parts, lambda text: print(text, file=sys.stderr))
+        sys.stdout.write("\n" + visible(parts.table()) + "\n")
+    if options.json:
+        Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
+    return status_of(comparison.verdict, allow_unseen=options.allow_unseen)

@@ -125,13 +125,11 @@ std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors) {
   return alignments;
 }
 
-std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Unjudged why,
                                             const std::string& reason) {
   std::vector<Relation> relations{Relation::kRepeat};
   if (options.alignment) relations.push_back(Relation::kMemory);
-  if (options.batch && phase == Phase::kForward) {
-    relations.insert(relations.end(), {Relation::kBatch, Relation::kPosition});
-  }
+  if (options.batch) relations.insert(relations.end(), {Relation::kBatch, Relation::kPosition});
   std::vector<RelationVerdict> verdicts;
   for (const Relation relation : relations) {
     verdicts.push_back({relation, Verdict::kNotJudged, why, reason, std::nullopt});
@@ -151,7 +149,7 @@ std::vector<RelationVerdict> CallInvariance::judge() {
     ask();
   } catch (const std::exception& error) {
     verdicts_ =
-        nothing_judged(options_, phase(), Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+        nothing_judged(options_, Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
   }
   return std::move(verdicts_);
 }
@@ -161,7 +159,7 @@ void CallInvariance::ask() {
   if (std::none_of(program_.begin(), program_.end(), is_there)) return;  // nothing was computed
   if (!ask_repeat()) return;
   if (options_.alignment) ask_memory();
-  if (options_.batch && !observed_.output_gradients) ask_batch();
+  if (options_.batch) ask_batch();
 }
 
 void CallInvariance::agree(Relation relation) {
@@ -204,9 +202,9 @@ CallInvariance::Tensors CallInvariance::values_of(const RunOutcome& outcome) con
 }
 
 std::optional<CallInvariance::Tensors> CallInvariance::again(const ReplayableCall& call, std::string* why,
-                                                             RunOutcome* outcome) {
-  RunOutcome run =
-      call.run_on_device({RunVariant::Kind::kOnDevice}, observed_.random_states, observed_.output_gradients);
+                                                             RunOutcome* outcome, const Tensors* output_gradients) {
+  RunOutcome run = call.run_on_device({RunVariant::Kind::kOnDevice}, observed_.random_states,
+                                      output_gradients ? output_gradients : observed_.output_gradients);
   if (!run.returned()) {
     if (why) *why = run.impossible.empty() ? "it raises when it is run again: " + run.raised : run.impossible;
     return std::nullopt;
@@ -239,7 +237,7 @@ bool CallInvariance::ask_repeat() {
   };
   while (variation.runs < options_.repeats) {
     if (run()) continue;
-    verdicts_ = nothing_judged(options_, phase(), Unjudged::kNoReference, why);
+    verdicts_ = nothing_judged(options_, Unjudged::kNoReference, why);
     return false;
   }
   if (variation.other_runs == 0) {
@@ -301,13 +299,28 @@ ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
   });
 }
 
+std::optional<CallInvariance::Tensors> CallInvariance::gradients_of(const std::vector<int64_t>& rows) const {
+  Tensors picked = *observed_.output_gradients;
+  for (size_t i = 0; i < picked.size(); ++i) {
+    at::Tensor& gradient = picked[i];
+    if (!gradient.defined()) continue;
+    const bool has_rows = i < form_.results && gradient.layout() == at::kStrided && gradient.dim() > 0 &&
+                          gradient.size(0) == form_.rows;
+    if (!has_rows) return std::nullopt;
+    gradient = rows_of(gradient, rows).to(gradient.device());
+  }
+  return picked;
+}
+
 // nullopt: it cannot run so, or has no rows then.
 std::optional<CallInvariance::Tensors> CallInvariance::rows_again(const std::vector<int64_t>& rows,
                                                                   RunOutcome* outcome) {
   RunOutcome run;
-  std::optional<Tensors> values = again(call_of(rows), nullptr, &run);
+  const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows) : std::nullopt;
+  if (is_backward() && !gradients) return std::nullopt;
+  std::optional<Tensors> values = again(call_of(rows), nullptr, &run, gradients ? &*gradients : nullptr);
   if (!values) return std::nullopt;
-  const size_t results = flatten_tensors(run.result).size();
+  const size_t results = is_backward() ? 0 : flatten_tensors(run.result).size();
   for (size_t i = 0; i < values->size(); ++i) {
     at::Tensor& value = (*values)[i];
     const bool has_rows = i < results ? i < form_.results : form_.of[i - results];
@@ -352,7 +365,8 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
   variation.difference = *difference;
   variation.rows = form_.rows;
   variation.rows_of_run = rows.text;
-  variation.rightness = rightness(call_of(rows.rows), outcome);
+  const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows.rows) : std::nullopt;
+  variation.rightness = rightness(call_of(rows.rows), outcome, gradients ? &*gradients : nullptr);
   // Is it the batch, or does the call not repeat, or did the copies of rows change the memory?
   const std::vector<int64_t> all = first_rows(form_.rows, form_.rows);
   const std::optional<Tensors> rows_once_more = rows_again(rows.rows), in_other_memory = rows_again(all);
@@ -412,7 +426,8 @@ void CallInvariance::ask_batch() {
   agree(Relation::kBatch);
 }
 
-Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome& outcome) const {
+Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome& outcome,
+                                   const Tensors* output_gradients) const {
   static const ToleranceTable tolerances = ToleranceTable::from_environment();
   CallFacts facts = facts_of(call, name_);
   facts.options.tolerances = &tolerances;
@@ -420,19 +435,22 @@ Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome&
   facts.random.drawn = !observed_.random_states.is<None>();
   const at::Tensor* start = only_cpu_state(observed_.random_states);
   facts.random.repeatable = start != nullptr;
-  const RunAgain run = [&](const RunVariant& variant) { return call.run(variant, observed_.output_gradients, start); };
+  const RunAgain run = [&](const RunVariant& variant) { return call.run(variant, output_gradients, start); };
   CallJudge judge(facts, outcome, run);
   Verdict verdict = Verdict::kNotJudged;
-  for (const Check& check : observed_.output_gradients ? judge.gradients() : judge.forward()) {
+  for (const Check& check : output_gradients ? judge.gradients() : judge.forward()) {
     if (check.judgement.verdict == Verdict::kDiffers) return Verdict::kDiffers;
     if (check.judgement.verdict == Verdict::kAgrees) verdict = Verdict::kAgrees;
   }
   return verdict;
 }
 
-Rightness CallInvariance::rightness(const ReplayableCall& other_call, const RunOutcome& other) {
-  if (!program_verdict_) program_verdict_ = verdict_on(call_, observed_.outcome);
-  return rightness_of(*program_verdict_, verdict_on(other_call, other));
+Rightness CallInvariance::rightness(const ReplayableCall& other_call, const RunOutcome& other,
+                                    const Tensors* output_gradients) {
+  const Tensors* const of_program = observed_.output_gradients;
+  if (!program_verdict_) program_verdict_ = verdict_on(call_, observed_.outcome, of_program);
+  return rightness_of(*program_verdict_,
+                      verdict_on(other_call, other, output_gradients ? output_gradients : of_program));
 }
 
 }  // namespace op_tools

@@ -67,7 +67,7 @@ struct ObservedRun {
 };
 
 // Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want.
-std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Phase phase, Unjudged why,
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Unjudged why,
                                             const std::string& reason);
 
 class OP_TOOLS_API CallInvariance {
@@ -83,21 +83,26 @@ class OP_TOOLS_API CallInvariance {
   using Tensors = std::vector<at::Tensor>;
   struct Rows;
 
-  // On the device. nullopt: it does not return, and `why`.
-  std::optional<Tensors> again(const ReplayableCall& call, std::string* why = nullptr, RunOutcome* outcome = nullptr);
+  // On the device. nullopt: it does not return, and `why`. `output_gradients`: nullptr: the program's.
+  std::optional<Tensors> again(const ReplayableCall& call, std::string* why = nullptr, RunOutcome* outcome = nullptr,
+                               const Tensors* output_gradients = nullptr);
   Tensors values_of(const RunOutcome& outcome) const;
-  Phase phase() const { return observed_.output_gradients ? Phase::kBackward : Phase::kForward; }
+  bool is_backward() const { return observed_.output_gradients != nullptr; }
   void ask();
   bool ask_repeat();
   void ask_memory();
   void ask_batch();
   void ask_rows(const Rows& rows, Relation relation);
   ReplayableCall call_of(const std::vector<int64_t>& rows) const;
+  // Of a backward pass: the gradients that arrive at these rows. nullopt: not each has the batch.
+  std::optional<Tensors> gradients_of(const std::vector<int64_t>& rows) const;
   std::optional<Tensors> rows_again(const std::vector<int64_t>& rows, RunOutcome* outcome = nullptr);
   Tensors rows_of_program(const std::vector<int64_t>& rows) const;
   int64_t where_it_begins(int64_t from, int64_t to);
-  Rightness rightness(const ReplayableCall& other_call, const RunOutcome& other);
-  Verdict verdict_on(const ReplayableCall& call, const RunOutcome& outcome) const;
+  // `output_gradients`: of the other run; nullptr: the program's.
+  Rightness rightness(const ReplayableCall& other_call, const RunOutcome& other,
+                      const Tensors* output_gradients = nullptr);
+  Verdict verdict_on(const ReplayableCall& call, const RunOutcome& outcome, const Tensors* output_gradients) const;
   void vary(Relation relation, Variation variation);
   void leave(Relation relation, Unjudged why, std::string reason);
   void leave_batch(Unjudged why, const std::string& reason);

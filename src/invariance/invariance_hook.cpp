@@ -1,6 +1,7 @@
 #include "invariance/invariance_hook.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "calls/random_state.h"
@@ -12,6 +13,7 @@
 #include "hooks/signature.h"
 #include "hooks/value_source.h"
 #include "tensor/plain_tensor.h"
+#include "timing/stopwatch.h"
 
 namespace op_tools {
 namespace {
@@ -23,6 +25,45 @@ struct RunAgainState {
   std::string device;
   Value random_states;
   std::vector<uintptr_t> alignments;
+};
+
+// most_share=: the time for runs again. It grows with the program's time, and every run takes its own off. Any thread.
+class TimeBudget {
+ public:
+  explicit TimeBudget(double share) : share_(share), last_(clock_now()) {}
+
+  bool allows() {
+    if (share_ == 0) return true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t now = clock_now();
+    saved_ = std::min(saved_ + share_ * static_cast<double>(now - last_), share_ * kMostSaved);
+    last_ = now;
+    return saved_ > 0;
+  }
+
+  // Takes off the time from its beginning to its end.
+  class Charge {
+   public:
+    explicit Charge(TimeBudget& budget) : budget_(budget), begin_(clock_now()) {}
+    ~Charge() {
+      std::lock_guard<std::mutex> lock(budget_.mutex_);
+      budget_.saved_ -= static_cast<double>(clock_now() - begin_);
+    }
+    Charge(const Charge&) = delete;
+    Charge& operator=(const Charge&) = delete;
+
+   private:
+    TimeBudget& budget_;
+    const int64_t begin_;
+  };
+
+ private:
+  static constexpr double kMostSaved = 10e9;  // ns of the program: what an idle server saves is no burst later
+
+  const double share_;
+  std::mutex mutex_;
+  int64_t last_;
+  double saved_ = 1;  // ns
 };
 
 struct State final : LiveCall {
@@ -51,11 +92,13 @@ struct InvarianceHook::Impl {
   explicit Impl(const ResolvedInvarianceOptions& options)
       : options(options),
         report(this->options, distributed_rank()),
-        sampling(options.first_n_per_signature, options.every_nth) {}
+        sampling(options.first_n_per_signature, options.every_nth),
+        budget(options.most_share) {}
 
   const ResolvedInvarianceOptions options;
   InvarianceReport report;
   CallSampling sampling;
+  TimeBudget budget;
 
   std::vector<RelationVerdict> forward(OpCall& call, State& state) const;
   void backward(OpCall& call);
@@ -70,12 +113,13 @@ Wants InvarianceHook::wants() const {
 
 std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
   if (call.phase == Phase::kBackward) return nullptr;  // after() has everything
-  const uint64_t signature = signature_of(call);
-  if (!impl_->sampling.admits(signature)) {
+  // A call that has to wait for its turn is not counted: the next of its kind may be run again.
+  if (!impl_->budget.allows() || !impl_->sampling.admits(signature_of(call))) {
     impl_->report.left_out();
     call.decline();
     return nullptr;
   }
+  const TimeBudget::Charge charge(impl_->budget);
   auto state = std::make_unique<State>();
   if (!state->take_inputs(kNames.tool, call)) return state;
   RunAgainState& shared = *state->shared;
@@ -92,6 +136,7 @@ std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
 void InvarianceHook::after(OpCall& call, HookState* state) {
   if (call.phase == Phase::kBackward) return impl_->backward(call);
   if (!state) return;
+  const TimeBudget::Charge charge(impl_->budget);
   auto& mine = static_cast<State&>(*state);
   mine.rethrow_stop();
   std::vector<RelationVerdict> verdicts = impl_->forward(call, mine);
@@ -102,7 +147,7 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
 std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
   RunAgainState& shared = *state.shared;
   const auto none = [&](Unjudged why, const std::string& reason) {
-    return nothing_judged(options, Phase::kForward, why, reason);
+    return nothing_judged(options, why, reason);
   };
   shared.random_states = state.watch->moved();
   if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
@@ -150,6 +195,7 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
 void InvarianceHook::Impl::backward(OpCall& call) {
   auto* state = static_cast<BackwardState*>(call.saved_state());
   if (!state || !call.error.empty()) return;
+  const TimeBudget::Charge charge(budget);
   const RunAgainState& shared = *state->shared;
   CallInfo info = shared.call;
   info.phase = Phase::kBackward;
@@ -160,7 +206,7 @@ void InvarianceHook::Impl::backward(OpCall& call) {
   }
   if (call.incomplete) {
     return report.add(info, shared.device,
-                      nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+                      nothing_judged(options, Unjudged::kNoReference,
                                      "the pass ended before every gradient had come"));
   }
   const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
@@ -173,7 +219,7 @@ void InvarianceHook::Impl::backward(OpCall& call) {
       CallInvariance(*shared.replayable, shared.call.name, observed, options).judge();
   const auto differs = [](const RelationVerdict& verdict) { return verdict.verdict == Verdict::kDiffers; };
   if (std::any_of(verdicts.begin(), verdicts.end(), differs) && state->is_changed()) {
-    verdicts = nothing_judged(options, Phase::kBackward, Unjudged::kNoReference,
+    verdicts = nothing_judged(options, Unjudged::kNoReference,
                               "an input or result of the forward call was changed since, past autograd");
   }
   if (!verdicts.empty()) report.add(info, shared.device, std::move(verdicts));

@@ -17,6 +17,12 @@ struct InvarianceOptions : ToolOptions {
       at_least(1)};
   Option<int64_t> every_nth{
       this, 1, {"every_nth", "", "of those only every Nth, beginning with the first"}, at_least(1)};
+  Option<double> most_share{
+      this,
+      0,
+      {"most_share", "",
+       "the share of the program's time that runs again may take, as 0.02; calls wait for their turn; 0: any"},
+      kNotNegative};
   Option<int64_t> repeats{this, 2, {"repeats", "", "runs of a call on the same inputs"}, {1, 1000}};
   Option<bool> alignment{this, true, {"alignment", "", "run it from inputs at another alignment in memory"}};
   Option<bool> batch{

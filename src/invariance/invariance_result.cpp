@@ -136,6 +136,40 @@ const Columns<Op>& Op::columns() {
   return all;
 }
 
+namespace {
+
+Value faults_of(const std::map<std::string, InvarianceResult::Faults>& faults) {
+  std::vector<std::pair<Value, Value>> devices;
+  for (const auto& [device, counts] : faults) {
+    std::vector<std::pair<Value, Value>> bits;
+    for (size_t bit = 0; bit < counts.by_bit.size(); ++bit) {
+      if (counts.by_bit[bit] == 0) continue;
+      bits.emplace_back(static_cast<int64_t>(bit), static_cast<int64_t>(counts.by_bit[bit]));
+    }
+    devices.emplace_back(device, make_dict({{"transient", static_cast<int64_t>(counts.transient)},
+                                            {"persistent", static_cast<int64_t>(counts.persistent)},
+                                            {"bits", make_dict(std::move(bits))}}));
+  }
+  return make_dict(std::move(devices));
+}
+
+std::string faults_text(const std::string& device, const InvarianceResult::Faults& faults) {
+  std::string text = device + ": " + std::to_string(faults.transient) + " calls had other bits in a single run, " +
+                     std::to_string(faults.persistent) + " in several; how often by bit:";
+  constexpr size_t kMost = 8;
+  std::vector<size_t> bits;
+  for (size_t bit = 0; bit < faults.by_bit.size(); ++bit) {
+    if (faults.by_bit[bit] > 0) bits.push_back(bit);
+  }
+  std::stable_sort(bits.begin(), bits.end(), [&](size_t a, size_t b) { return faults.by_bit[a] > faults.by_bit[b]; });
+  for (size_t i = 0; i < std::min(bits.size(), kMost); ++i) {
+    text += " " + std::to_string(bits[i]) + ": " + std::to_string(faults.by_bit[bits[i]]);
+  }
+  return text + (bits.size() > kMost ? " ..." : "");
+}
+
+}  // namespace
+
 Value to_value(const InvarianceResult& result) {
   const auto number = [](uint64_t count) { return Value(static_cast<int64_t>(count)); };
   std::vector<std::pair<Value, Value>> reasons;
@@ -147,6 +181,7 @@ Value to_value(const InvarianceResult& result) {
                     {"varied", counts_of(result.varied)},
                     {"not_judged", number(result.unjudged.total())},
                     {"transient", number(result.transient)},
+                    {"faults", faults_of(result.faults)},
                     {"reasons", make_dict(std::move(reasons))},
                     {"left_out", number(result.left_out)},
                     {"rows_dropped", number(result.rows_dropped)},
@@ -219,6 +254,13 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
       ++totals_.varied[finding.relation];
       op.transient += finding.variation.transient;
       totals_.transient += finding.variation.transient;
+      if (finding.relation == Relation::kRepeat) {
+        InvarianceResult::Faults& faults = totals_.faults[device];
+        ++(finding.variation.transient ? faults.transient : faults.persistent);
+        for (size_t bit = 0; bit < faults.by_bit.size(); ++bit) {
+          faults.by_bit[bit] += finding.variation.difference.bits >> bit & 1;
+        }
+      }
       op.max_ulp = std::max(op.max_ulp, finding.variation.difference.max_ulp);
       log::warn("OpInvariance: " + sentence_of(finding));
       write(finding);
@@ -283,6 +325,7 @@ void InvarianceReport::summarize() const {
                              {"not judged", true},
                              {"ULP", true}},
                             lines);
+  for (const auto& [device, faults] : summary.faults) text += "\n" + faults_text(device, faults);
   (summary.varied.total() ? log::warn : log::notice)(text);
 }
 

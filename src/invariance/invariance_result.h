@@ -43,6 +43,11 @@ struct InvarianceResult {
 
     static const Columns<Op>& columns();
   };
+  // Calls of a device that did not repeat their bits: a sick device makes a single run wrong, at a bit of its own.
+  struct Faults {
+    uint64_t transient = 0, persistent = 0;  // findings: a single run of all, or several
+    std::array<uint64_t, 64> by_bit{};       // findings in which the bit differs, of an element, from the lowest
+  };
   std::vector<Finding> findings;  // in the order of the calls, the first kMostFindings
   std::vector<Op> ops;            // by name
   uint64_t calls = 0;             // and backward passes
@@ -53,6 +58,7 @@ struct InvarianceResult {
   uint64_t rows_dropped = 0;
   std::map<std::string, uint64_t> reasons;  // of relations that were not judged
   std::map<std::string, uint64_t> devices;  // relations by the type of the device
+  std::map<std::string, Faults> faults;     // of `repeat`, by device: "sim:0"
   std::string root;                         // the folder; empty when no call was run again
   std::string failure;                      // the first failed write
 

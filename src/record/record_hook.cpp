@@ -34,6 +34,9 @@ RecordHook::RecordHook(const ResolvedRecordOptions& options) {
   if (options.modules_only && options.scope.level != Level::kTorch) {
     throw Error("modules_only= records calls of modules, which the aten level has none of: level=\"torch\"");
   }
+  if (options.row_hashes && (options.modules_only || !options.statistics)) {
+    throw Error("row_hashes= needs operators and statistics: leave out modules_only= and statistics=");
+  }
   StatisticsQuery::begin_run();
   recorder_ = std::make_unique<Recorder>(options);
 }
@@ -106,7 +109,7 @@ void RecordHook::note(OpCall& call, HookState* any_state) {
   if (state.op->source.collective && waits_for_collective(call)) recorder_->arrive(state);
   state.is_late = state.op->source.collective && state.op->source.of_results(call) == ValueSource::kUnknown;
   Recorder::Outputs outputs = recorder_->outputs_of(call, state);
-  recorder_->read_outputs(state, outputs);
+  recorder_->read_outputs(call, state, outputs);
   recorder_->add_call(call, state, outputs);
   if (!state.places.empty() && call.phase == Phase::kForward) {
     call.save_for_backward(std::make_shared<InputPlaces>(std::move(state.places)));

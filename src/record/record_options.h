@@ -30,6 +30,12 @@ struct RecordOptions : ToolOptions {
       {"modules_only", "OP_RECORD_MODULES_ONLY",
        "a row for each call of a module, forward and backward, in place of each operator; and for "
        "the loss and each step of an optimizer (torch level)"}};
+  Option<bool> row_hashes{
+      this,
+      false,
+      {"row_hashes", "OP_RECORD_ROW_HASHES",
+       "fingerprints of the rows of each tensor of a forward call, too: of its batch and sequence dimensions, for "
+       "`op-tools compare --as-sequence`"}};
   Option<int64_t> jitter{this,
                          0,
                          {"jitter", "OP_RECORD_JITTER",

@@ -103,6 +103,11 @@ std::shared_ptr<StatisticsQuery> Recorder::ask(const at::Tensor& tensor) const {
   return options.statistics ? std::make_shared<StatisticsQuery>(tensor) : nullptr;
 }
 
+// Gradients have no rows that a program without a backward pass could have.
+bool Recorder::wants_rows(const OpCall& call) const {
+  return options.row_hashes && phase_of(call) == Phase::kForward;
+}
+
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
@@ -142,8 +147,11 @@ KnownValue Recorder::input_value(const at::Tensor& tensor, const OpCall& call, b
   const TensorOrigin origin = named_origin(tensor, call, in_module);
   const bool is_there = !waits_for_collective(call);
   std::shared_ptr<StatisticsQuery> question = is_there ? ask(tensor) : nullptr;
+  std::vector<RowPrints> rows;
+  if (is_there && wants_rows(call) && origin.origin != Origin::kParameter) rows = row_prints(tensor);
   const std::lock_guard<std::mutex> lock(mutex_);
   KnownValue added = values_.add(tensor, origin, std::move(question));
+  rows_.add_rows(added.number, rows);
   if (is_there) values_.know(tensor, where, added);
   return added;
 }
@@ -279,11 +287,12 @@ Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
         writes_unseen || (options.modules_only && std::none_of(state.inputs.begin(), state.inputs.end(), is_output));
     if (!may_be_written) output.value = values_.find(output.tensor, output.where);
     output.is_new = !output.value.is_known();
+    output.shows_parameter = values_.origin(output.tensor).origin == Origin::kParameter;
   }
   return outputs;
 }
 
-void Recorder::read_outputs(const State& state, Outputs& outputs) {
+void Recorder::read_outputs(const OpCall& call, const State& state, Outputs& outputs) {
   for (Output& output : outputs) {
     if (!output.is_new) continue;
     for (const Input& input : state.inputs) {
@@ -302,6 +311,9 @@ void Recorder::read_outputs(const State& state, Outputs& outputs) {
     if (before == &output && !output.value.question && !state.op->source.uninitialized && !state.is_late) {
       output.value.question = ask(output.tensor);
     }
+    if (before == &output && output.value.question && wants_rows(call) && !output.shows_parameter) {
+      output.rows = row_prints(output.tensor);
+    }
   }
 }
 
@@ -314,6 +326,7 @@ void Recorder::add_outputs_locked(Outputs& outputs, const State& state, uint32_t
       } else {
         output.value = values_.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
                                           std::move(output.value.question));
+        rows_.add_rows(output.value.number, output.rows);
         const bool is_known = output.value.question || state.is_late;
         if (!state.op->factory && is_known) values_.know(output.tensor, output.where, output.value);
         if (state.is_late) {

@@ -71,6 +71,8 @@ class Recorder {
     KnownValue value = {};
     bool is_new = false;  // not known before: made, written or shown in another way by the call
     bool is_view = false;
+    bool shows_parameter = false;
+    std::vector<RowPrints> rows = {};
   };
   using Outputs = c10::SmallVector<Output, 3>;
 
@@ -91,7 +93,7 @@ class Recorder {
   // The results of the call, then the inputs that it wrote; with the values that are known.
   Outputs outputs_of(OpCall& call, State& state);
   // Reads new values.
-  void read_outputs(const State& state, Outputs& outputs);
+  void read_outputs(const OpCall& call, const State& state, Outputs& outputs);
   void add_call(OpCall& call, State& state, Outputs& outputs);
 
   void step_begins();
@@ -107,6 +109,7 @@ class Recorder {
 
  private:
   std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) const;
+  bool wants_rows(const OpCall& call) const;
   TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module);
   KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module);
   bool take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known);

@@ -13,6 +13,8 @@ Recording before_step(const Recording& run, int64_t step) {
     number_now[number] = static_cast<uint32_t>(earlier.calls.size());
     earlier.calls.push_back(run.calls[number]);
   }
+  earlier.rows.clear();
+  earlier.prints.clear();
   uint32_t values = 0;  // those after the last that a call has are of later calls
   for (const RecordedCall& call : earlier.calls) {
     for (const RecordedUse& use : earlier.inputs(call)) values = std::max(values, use.value + 1);

@@ -38,6 +38,7 @@ inline constexpr std::array kOriginNames{"unknown", "call", "parameter", "buffer
 using StringNumber = uint32_t;  // in Recording::strings; 0: ""
 using ListNumber = uint32_t;    // in Recording::lists; 0: []
 inline constexpr uint32_t kNoCall = std::numeric_limits<uint32_t>::max();
+inline constexpr int32_t kNoDim = -1;
 inline constexpr size_t kProjections = sign_pattern::kProjections;
 inline constexpr int64_t kRecordingFormat = 3;  // in headers; hashes of another format are of another kind
 
@@ -106,6 +107,20 @@ struct RecordedCall {
   bool grad_enabled = false;
 };
 
+// The elements at a place of the batch and sequence dimensions.
+struct RowPrint {
+  uint64_t hash = 0;  // of their bytes in the order of their indices
+  double norm = 0;
+  std::array<double, kProjections> projections{};  // by the elements' indices in the row
+};
+
+// The rows of a value along a choice of dimensions (row_prints.h). A value may have several.
+struct RecordedRows {
+  uint32_t value = 0;                             // in Recording::values
+  int32_t first_dim = 0, second_dim = kNoDim;     // the second counts faster
+  uint32_t count = 0;                             // rows: of the value's sizes in these dimensions
+};
+
 struct Recording {
   std::string path;
   Value header;          // a Dict: versions, devices, flags, seeds, git commit, arguments, rank, world size
@@ -117,6 +132,8 @@ struct Recording {
   std::vector<RecordedValue> values;
   std::vector<RecordedUse> uses;
   std::vector<RecordedCall> calls;  // in the order of their ends
+  std::vector<RecordedRows> rows;   // row_hashes=
+  std::vector<RowPrint> prints;     // of `rows`, in their order
 
   std::string_view string(StringNumber number) const { return strings[number]; }
   c10::ArrayRef<int64_t> list(ListNumber number) const { return lists[number]; }
@@ -129,7 +146,7 @@ struct Recording {
 };
 
 // The recording as it was when step `step` began, its file's path included. Values of later calls are unknown, and in
-// no call.
+// no call. It has no prints of rows.
 OP_TOOLS_API Recording before_step(const Recording& run, int64_t step);
 
 }  // namespace op_tools

@@ -25,9 +25,10 @@ struct BlockHead {
 static_assert(sizeof(BlockHead) == 24);
 
 // A block of rows begins with it. Then, without gaps: the lengths of the strings and of the lists (u32 each), values,
-// uses and calls as they are in memory, the numbers of all lists, the bytes of all strings.
+// uses, calls and rows of values as they are in memory, the prints of these rows, the numbers of all lists, the bytes of
+// all strings.
 struct RowCounts {
-  uint32_t strings = 0, lists = 0, values = 0, uses = 0, calls = 0, reserved = 0;
+  uint32_t strings = 0, lists = 0, values = 0, uses = 0, calls = 0, rows = 0;
 };
 static_assert(sizeof(RowCounts) == 24);
 
@@ -38,6 +39,7 @@ static_assert(sizeof(RecordedValue) == 128 && offsetof(RecordedValue, known) == 
               offsetof(RecordedValue, hash) == 32 && offsetof(RecordedValue, min) == 64 &&
               offsetof(RecordedValue, projections) == 96);
 static_assert(sizeof(RecordedUse) == 8);
+static_assert(sizeof(RecordedRows) == 16 && offsetof(RecordedRows, count) == 12 && sizeof(RowPrint) == 48);
 static_assert(sizeof(RecordedCall) == 80 && offsetof(RecordedCall, op) == 24 && offsetof(RecordedCall, thread) == 48 &&
               offsetof(RecordedCall, level) == 72 && offsetof(RecordedCall, grad_enabled) == 74);
 

@@ -28,7 +28,7 @@ void put(std::string& to, const T* items, size_t count) {
 void put_rows(std::string& to, const Recording& rows) {
   const auto count = [](size_t size) { return static_cast<uint32_t>(size); };
   const RowCounts counts{count(rows.strings.size()), count(rows.lists.size()), count(rows.values.size()),
-                         count(rows.uses.size()),    count(rows.calls.size()), 0};
+                         count(rows.uses.size()),    count(rows.calls.size()), count(rows.rows.size())};
   put(to, &counts, 1);
   for (const std::string& text : rows.strings) {
     const uint32_t length = count(text.size());
@@ -41,6 +41,8 @@ void put_rows(std::string& to, const Recording& rows) {
   put(to, rows.values.data(), rows.values.size());
   put(to, rows.uses.data(), rows.uses.size());
   put(to, rows.calls.data(), rows.calls.size());
+  put(to, rows.rows.data(), rows.rows.size());
+  put(to, rows.prints.data(), rows.prints.size());
   for (const std::vector<int64_t>& list : rows.lists) put(to, list.data(), list.size());
   for (const std::string& text : rows.strings) to += text;
 }
@@ -120,6 +122,8 @@ void write_recording(const Recording& recording, const std::string& path) {
   part.values = recording.values;
   part.uses = recording.uses;
   part.calls = recording.calls;
+  part.rows = recording.rows;
+  part.prints = recording.prints;
   file.append(part);
   if (recording.complete) file.end();
 }

@@ -130,6 +130,27 @@ void check_call(const Recording& recording, const RecordedCall& call) {
   require(end <= recording.uses.size(), "a tensor of a call that is not there");
 }
 
+uint64_t rows_in(std::string_view tables) {
+  uint64_t count = 0;
+  for (size_t at = offsetof(RecordedRows, count); at < tables.size(); at += sizeof(RecordedRows)) {
+    uint32_t rows = 0;
+    std::memcpy(&rows, tables.data() + at, sizeof rows);
+    count += rows;
+  }
+  return count;
+}
+
+void check_rows(const Recording& recording, const RecordedRows& rows) {
+  require(rows.value < recording.values.size(), "rows of a value that is not there");
+  const std::vector<int64_t>& sizes = recording.lists[recording.values[rows.value].shape];
+  const auto dims = static_cast<int64_t>(sizes.size());
+  require(rows.first_dim >= 0 && rows.first_dim < dims && rows.second_dim >= kNoDim && rows.second_dim < dims,
+          "rows along a dimension that is not there");
+  const int64_t inner = rows.second_dim == kNoDim ? 1 : sizes[static_cast<size_t>(rows.second_dim)];
+  const int64_t outer = sizes[static_cast<size_t>(rows.first_dim)];
+  require(inner > 0 && rows.count % inner == 0 && rows.count / inner == outer, "not as many rows as the value has");
+}
+
 // Adds the rows of a block, all of them or, with Damage, none that counts (the caller cuts back).
 void add_block(std::string_view payload, Recording& recording) {
   Parts parts(payload);
@@ -152,6 +173,8 @@ void add_block(std::string_view payload, Recording& recording) {
   const std::string_view uses = parts.take(uint64_t{counts.uses} * sizeof(RecordedUse));
   const std::string_view calls = parts.take(uint64_t{counts.calls} * sizeof(RecordedCall));
   require_flags<RecordedCall>(calls, offsetof(RecordedCall, grad_enabled));
+  const std::string_view rows = parts.take(uint64_t{counts.rows} * sizeof(RecordedRows));
+  const std::string_view prints = parts.take(uint64_t{rows_in(rows)} * sizeof(RowPrint));
   for (const uint32_t length : list_lengths) {
     const std::string_view numbers = parts.take(uint64_t{length} * sizeof(int64_t));
     add_rows(numbers, recording.lists.emplace_back());
@@ -160,10 +183,12 @@ void add_block(std::string_view payload, Recording& recording) {
   require(parts.is_empty(), "a block of rows is longer than its counts say");
 
   const size_t old_values = recording.values.size(), old_uses = recording.uses.size(),
-               old_calls = recording.calls.size();
+               old_calls = recording.calls.size(), old_rows = recording.rows.size();
   add_rows(values, recording.values);
   add_rows(uses, recording.uses);
   add_rows(calls, recording.calls);
+  add_rows(rows, recording.rows);
+  add_rows(prints, recording.prints);
   for (size_t i = old_values; i < recording.values.size(); ++i) check_value(recording, recording.values[i]);
   for (size_t i = old_uses; i < recording.uses.size(); ++i) {
     const RecordedUse& use = recording.uses[i];
@@ -171,6 +196,7 @@ void add_block(std::string_view payload, Recording& recording) {
             "a tensor's value that is not there");
   }
   for (size_t i = old_calls; i < recording.calls.size(); ++i) check_call(recording, recording.calls[i]);
+  for (size_t i = old_rows; i < recording.rows.size(); ++i) check_rows(recording, recording.rows[i]);
 }
 
 // A block's payload; nothing where the file ends before the block does.
@@ -240,7 +266,8 @@ void add_blocks(Source& source, Recording& recording) {
   while (source.left() > 0) {
     const uint64_t begin = source.at();
     const size_t strings = recording.strings.size(), lists = recording.lists.size(), values = recording.values.size(),
-                 uses = recording.uses.size(), calls = recording.calls.size();
+                 uses = recording.uses.size(), calls = recording.calls.size(), rows = recording.rows.size(),
+                 prints = recording.prints.size();
     try {
       uint32_t kind = 0;
       const std::optional<std::string> payload = next_block(source, &kind);
@@ -260,6 +287,8 @@ void add_blocks(Source& source, Recording& recording) {
       recording.values.resize(values);
       recording.uses.resize(uses);
       recording.calls.resize(calls);
+      recording.rows.resize(rows);
+      recording.prints.resize(prints);
       return;
     }
   }

@@ -55,9 +55,17 @@ void RowTables::add_call(RecordedCall call, const std::vector<RecordedUse>& uses
   pending_.calls.push_back(call);
 }
 
+void RowTables::add_rows(uint32_t value, const std::vector<RowPrints>& all) {
+  for (const RowPrints& rows : all) {
+    pending_.rows.push_back(rows.rows);
+    pending_.rows.back().value = value;
+    pending_.prints.insert(pending_.prints.end(), rows.prints.begin(), rows.prints.end());
+  }
+}
+
 size_t RowTables::pending_bytes() const {
   return pending_.values.size() * sizeof(RecordedValue) + pending_.uses.size() * sizeof(RecordedUse) +
-         pending_.calls.size() * sizeof(RecordedCall);
+         pending_.calls.size() * sizeof(RecordedCall) + pending_.prints.size() * sizeof(RowPrint);
 }
 
 void RowTables::written() {
@@ -69,6 +77,8 @@ void RowTables::written() {
   pending_.values.clear();
   pending_.uses.clear();
   pending_.calls.clear();
+  pending_.rows.clear();
+  pending_.prints.clear();
 }
 
 }  // namespace op_tools

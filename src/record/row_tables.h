@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "record/recording.h"
+#include "record/row_prints.h"
 
 namespace op_tools {
 
@@ -31,6 +32,8 @@ class RowTables {
   RecordedValue* value(uint32_t number) {
     return number < values_written_ ? nullptr : &pending_.values[number - values_written_];
   }
+  // Of a value: numbers of rows count from the recording's begin.
+  void add_rows(uint32_t value, const std::vector<RowPrints>& all);
   // first_use, inputs and outputs are those of `uses`.
   void add_call(RecordedCall call, const std::vector<RecordedUse>& uses, size_t inputs);
   uint32_t next_call() const { return calls_written_ + static_cast<uint32_t>(pending_.calls.size()); }

@@ -100,6 +100,7 @@ ROOMS = {
             "coverage",
             "hooks",
             "calls",
+            "timing",
             "fallback",
             "compare/metrics",
             "compare/rerun",

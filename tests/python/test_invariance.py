@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import op_tools
+import op_tools.run_op_from_data
 import op_tools.sim_device as sim
 from op_tools._base.verdict import Verdict
 
@@ -105,6 +106,76 @@ def test_a_backward_that_does_not_repeat_is_named():
     with sim.fault("every_second", ops="aten::threshold_backward"), op_tools.OpInvariance() as tool:
         torch.relu(x).sum().backward()
     assert [(row.op, row.phase, row.relation) for row in tool.result().rows] == [("torch.relu", "backward", "repeat")]
+
+
+@pytest.mark.parametrize(("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")])
+def test_a_backward_whose_rows_depend_on_the_others_is_named(kind, relation):
+    x = gates(rows=5).requires_grad_()
+    with sim.fault(kind, ops="aten::threshold_backward"), op_tools.OpInvariance() as tool:
+        torch.relu(x).sum().backward()
+    (row,) = tool.result().rows
+    assert (row.op, row.phase, row.relation) == ("torch.relu", "backward", relation)
+    assert row.batch == 5
+    assert row.right in ("program wrong", "both wrong")  # the row at the place of the fault is wrong in both
+
+
+def test_gradients_of_weights_are_not_compared_with_those_of_other_batches():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(8, 6).double().to("sim"), gates(rows=6).double().requires_grad_()
+    with op_tools.OpInvariance(ops="torch.nn.functional.linear") as tool:
+        layer(x).backward(torch.ones(6, 6, dtype=torch.float64, device="sim"))
+    result = tool.result()
+    assert {row.relation for row in result.rows if row.phase == "backward"} <= {"batch"}
+    assert all(row.output == 0 and row.right == "both right" for row in result.rows)
+
+
+def test_runs_again_take_no_more_than_their_share_of_the_time():
+    x = gates()
+    with op_tools.OpInvariance(first_n_per_signature=1000, most_share=1e-9) as tool:
+        for _ in range(20):
+            torch.sqrt(x)
+    result = tool.result()
+    assert (result.calls, result.left_out) == (1, 19)
+    with op_tools.OpInvariance(first_n_per_signature=1000, most_share=1000) as tool:
+        for _ in range(20):
+            torch.sqrt(x)
+    assert tool.result().calls == 20
+
+
+def test_faults_are_counted_by_device_and_bit():
+    x = gates()
+    with sim.fault("bit_flip", ops="aten::sqrt", call=0), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    with sim.fault("every_second", ops="aten::sqrt"), op_tools.OpInvariance() as other:
+        torch.sqrt(x)
+    (row,) = tool.result().rows
+    (faults,) = tool.result().faults.values()
+    assert (faults.transient, faults.persistent) == (1, 0)
+    (bit,) = faults.bits
+    assert faults.bits[bit] == 1 and row.bits == f"bit {bit}"
+    (device,) = other.result().faults
+    assert device.startswith("sim")
+    assert (other.result().faults[device].transient, other.result().faults[device].persistent) == (0, 1)
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_saved_calls_are_run_again_in_the_relations(level, tmp_path, capfd):
+    x = gates(device="cpu").requires_grad_()
+    with op_tools.OpCapture(level=level, ops=".*(sqrt|relu).*", output_dir=tmp_path / "capture") as capture:
+        torch.relu(torch.sqrt(x)).sum().backward()
+    paths = [str(tmp_path / "capture"), "--invariance", "--quiet"]
+    assert op_tools.run_op_from_data.main([*paths, "--device", "sim"]) == 0
+    with sim.fault("batch_size", ops="aten::sqrt"):
+        assert op_tools.run_op_from_data.main([*paths, "--device", "sim"]) == 1
+    files = sorted(tmp_path.glob("op_invariance_result/*/*/invariance.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    name = "torch.sqrt" if level == "torch" else "aten::sqrt"
+    assert {(row["op"], row["relation"], row["level"]) for row in rows} == {(name, "batch", level)}
+    saved = {json.loads(path.read_text())["id"] for path in (tmp_path / "capture").rglob("meta.json")}
+    assert {row["id"] for row in rows} <= saved
+    assert capture.result().rows
+    assert op_tools.run_op_from_data.main([*paths, "--jobs", "2"]) == 64
+    assert "--invariance runs a call at a time" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])

@@ -66,6 +66,7 @@ struct Unparsed {
 
   // Throws Error that names the option.
   void into(ReplayOptions& options) const {
+    if (options.invariance && options.jobs > 1) throw Error("--invariance runs a call at a time: leave out --jobs");
     if (!shard.empty()) options.shard = shard_from(shard);
     if (!method.empty()) options.method = method_from_string("--method", method);
     if (seed_option->count() > 0) options.seed = seed;
@@ -77,6 +78,9 @@ void add_comparison(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
   app.add_flag("--acc_check", options.acc_check,
                "Compare with the saved results and gradients, and on another device than the CPU "
                "with the CPU's; float64 decides who is right");
+  app.add_flag("--invariance", options.invariance,
+               "Run each call again on the device, in other memory, in other batches, with its rows at other places: "
+               "has its result the same bits (OpInvariance)? Status 1 where it has not");
   app.add_flag("--allow-unseen", options.allow_unseen,
                "Status 0 instead of 2 where some calls could not be run, or most have no verdict");
   app.add_option("--method", unparsed.method,

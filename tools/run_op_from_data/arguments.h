@@ -27,6 +27,7 @@ struct ReplayOptions {
   std::vector<std::string> paths;
   bool acc_check = false;
   std::optional<CompareMethod> method;  // unset: that of the saved failure, else relative
+  bool invariance = false;              // has each call the same bits when it is run again?
   bool allow_unseen = false;            // kAgrees in place of kIncomplete
   bool only_run_forward = false;
   bool sync_time_measure = false;

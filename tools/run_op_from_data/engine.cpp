@@ -1,6 +1,7 @@
 #include "run_op_from_data/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -62,6 +63,8 @@ TestRun Engine::run_once(const SavedCall& call) {
   run.bound = bind(call.name, {inputs.args, inputs.kwargs, inputs.aten});
   const StateGate::Pass pass(gate_, call.meta.state.process, !call.rng.is<None>() || run.bound.random);
   const NumThreads threads(call.meta.state.num_threads);
+  std::optional<SavedInvariance::Calls> seen;
+  if (invariance_) seen.emplace(*invariance_, level_of(call));
   run_forward(call, inputs, &run);
   if (run.outcome.raised.empty() && !options_.only_run_forward) run_backward(call, inputs, &run);
   run.bound.run = nullptr;  // they hold the inputs

@@ -17,14 +17,17 @@
 #include "run_op_from_data/resolve.h"
 #include "run_op_from_data/run_inputs.h"
 #include "run_op_from_data/run_judge.h"
+#include "run_op_from_data/saved_invariance.h"
 
 namespace op_tools::replay {
 
 class Engine {
  public:
-  Engine(const ReplayOptions& options, PythonCaller* caller)
+  // `invariance`: of --invariance, else nullptr.
+  Engine(const ReplayOptions& options, PythonCaller* caller, SavedInvariance* invariance = nullptr)
       : options_(options),
         caller_(caller),
+        invariance_(invariance),
         device_(options.device),
         filter_(options.filter, "", "--filter", ""),
         judge_(options) {}
@@ -48,6 +51,7 @@ class Engine {
 
   const ReplayOptions& options_;
   PythonCaller* const caller_;
+  SavedInvariance* const invariance_;
   const c10::Device device_;
   const OpFilter filter_;
   const RunJudge judge_;

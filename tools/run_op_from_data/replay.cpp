@@ -98,7 +98,9 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   // Before hours are spent.
   if (!options.compare.empty()) read_times(options.compare);
   check_json(options.json);
-  Engine engine(options, caller);
+  std::optional<SavedInvariance> invariance;
+  if (options.invariance) invariance.emplace();
+  Engine engine(options, caller, invariance ? &*invariance : nullptr);
   Stopwatch whole(c10::kCPU, /*synchronize=*/false);
   whole.start();
   const SelectedCalls selected = calls_of(options);
@@ -123,7 +125,9 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   work(caller);
   for (std::thread& worker : workers) worker.join();
   if (interrupted) throw Error("interrupted");
-  return reporter.finish(selected.problems, whole.stop() / 1000);
+  const int kept = invariance ? invariance->finish(options.allow_unseen) : kAgrees;
+  const int status = reporter.finish(selected.problems, whole.stop() / 1000);
+  return status == kDiffers || kept == kAgrees ? status : kept;  // 1 comes before 2
 }
 
 int run_command(const std::vector<std::string>& arguments, PythonCaller* caller) {
