@@ -64,6 +64,8 @@ def _compare(options: argparse.Namespace) -> int:
             raise UsageError("--confirm takes the two captures, and no recordings")
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
+        if options.json:
+            Path(options.json).write_text(report.to_json(), encoding="utf-8")
         return status_of(report.verdict, allow_unseen=options.allow_unseen)
     many: ManyRuns | RanksComparison
     counts = [rank_count(run) for run in options.runs]

@@ -155,6 +155,7 @@ MAY_IMPORT = {
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
+    "_diagnose": {"_base", "_bisect", "_report", "_tools"},
 }
 MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
 
