@@ -27,7 +27,6 @@ _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
 _ROW_FILES = {
     autocompare.FILE: autocompare.part_of_rows,
-    overflow.FILE: overflow.part_of_rows,
     observe.FILE: observe.part_of_rows,
 }
 
@@ -42,6 +41,8 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
         if (folder / name).is_file():
             origin = origin or origin_of(folder)
             return part_of_rows(json_rows(folder / name, origin), origin)
+    if (folder / overflow.FILE).is_file():
+        return overflow.part_of_folder(folder, origin or origin_of(folder))
     if (folder / timing.FILE).is_file():
         origin = origin or origin_of(folder)
         calls = csv_rows(file, origin) if (file := folder / timing.CALLS_FILE).is_file() else None
