@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from pathlib import Path
 
+from .._base.captured_calls import call_folder
 from .._base.core import Error
 from .._base.verdict import Verdict, status_of
 from .._torch.backends import is_simulated, modules_of
@@ -46,7 +48,14 @@ def _status(script: Made, *, allow_unseen: bool) -> int:
     return 0 if script.reproduces else _NO_REPRO
 
 
+def _unused_script() -> Path:
+    """repro.py, or a name like it that no file has: a script may be of another call."""
+    names = itertools.chain(["repro.py"], (f"repro_{number}.py" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
+
+
 def _repro(options: argparse.Namespace) -> int:
+    options.folder = call_folder(options.folder)
     device = options.device or device_of(options.folder)
     if is_simulated(device) and not (options.imports or options.load):
         from ..sim_device import library
@@ -55,7 +64,7 @@ def _repro(options: argparse.Namespace) -> int:
     elif not options.load:
         options.imports = modules_of(device, options.imports)
     plan = Plan(device, tuple(options.imports), tuple(options.load))
-    path = Path(options.output or "repro.py")
+    path = Path(options.output) if options.output else _unused_script()
     if path.suffix != ".py":
         raise Error(f"-o {path}: the name of a script ends with .py")
     folder: str = options.folder
@@ -96,7 +105,7 @@ def add(commands: Commands) -> None:
         help="also the same as a C++ program with its CMakeLists.txt, built and run if there is a compiler",
     )
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py, or repro_2.py, ... where it exists)")
     add_imports(parser)
     add_allow_unseen(parser)
     parser.add_argument(

@@ -292,7 +292,8 @@ def _ask_operators(session: Session) -> list[Culprit]:
     folder = Path(run.folder)
     wrong = _of_findings(session, wrong_findings(parts_of(session, folder, "OpAutoCompare")), Cause.WRONG_OPERATOR)
     overflow = parts_of(session, folder, "OpOverflowCheck")
-    producers = _of_findings(session, wrong_findings(overflow), Cause.NOT_FINITE)
+    # The first in the order of the calls: the others may be given its numbers, made finite on the way.
+    producers = _of_findings(session, wrong_findings(overflow)[:1], Cause.NOT_FINITE)
     places = {culprit.place for culprit in wrong}
     # An operator that is wrong makes NaN because it is wrong; another may make them of numbers that it should not be given.
     producers = [replace(culprit, certain=not wrong) for culprit in producers if culprit.place not in places]
