@@ -215,8 +215,6 @@ def _integers(text: str) -> list[int]:
 _MOST_STEPS = 1_000_000  # in a range
 
 
-
-
 def _add_shared_options(command: argparse.ArgumentParser) -> None:
     """The options that every tool has."""
     shared = command.add_argument_group("options of every tool")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -83,6 +83,12 @@ class Culprit:
     def place(self) -> tuple[str, str]:
         """Operator and phase."""
         return self.op, self.phase
+
+
+def culprit_at(cause: Cause, row: Mapping[str, Any], reason: str = "") -> Culprit:
+    """Where a row of a result is: its op, phase, module and line."""
+    op, phase, module, line = (str(row.get(name) or "") for name in ("op", "phase", "module", "line"))
+    return Culprit(cause, op, phase, module, line, reason=reason)
 
 
 @dataclass

@@ -41,11 +41,13 @@ class Program:
 
     @property
     def script(self) -> tuple[str, ...]:
-        """The words behind `op-tools run`; empty where the program is started by a command of its own."""
+        """The words behind `op-tools run`; empty where the program is started by a command of its own, such as a launcher."""
         words = self.words
         if len(words) > 1 and _is_this_python(words[0]) and (words[1] == "-m" or words[1].endswith(".py")):
             words = words[1:]
-        return words if words[0] == "-m" or words[0].endswith(".py") else ()
+        if words[0] == "-m":  # a module that is given a script may be a launcher: -m torch.distributed.run train.py
+            return () if any(word.endswith(".py") for word in words) else words
+        return words if words[0].endswith(".py") else ()
 
     def with_tools(self, options: Sequence[str], seconds: float | None = None) -> list[str]:
         """The program with tools on, ended after `seconds`.
@@ -76,4 +78,4 @@ def as_program(command: str) -> Program:
 
 def shown(words: Sequence[str | os.PathLike[str]]) -> str:
     """A command as a shell takes it."""
-    return shlex.join(map(os.fspath, words))
+    return shlex.join(os.fspath(word) for word in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from .._base.core import Coverage, Error
 from .._base.results import duration_text
 from .._report.part import Finding, Mark, Part
 from .._report.scan import parts_below
-from .answer import Answer, Asked, Culprit, in_order
+from .answer import Answer, Asked, Cause, Culprit, in_order
 from .program import Program, op_tools_words, shown
 from .runs import Ended, Run, RunState, run_command
 
 STATE, ANSWER, PAGE = "state.jsonl", "diagnosis.json", "report.html"
 _REPORT = 600.0  # seconds
+_WIDEST = 5  # operators that are named as the answer of a comparison; of more the worst
 _LEAST = 10.0  # seconds of the budget that a command needs to be worth its start
 
 
@@ -136,6 +137,14 @@ class Session:
         """Of the question that is asked, or a part of it."""
         return self.plan.folder / self.asked[-1].name / name
 
+    def seconds_of_steps(self, steps: int, slower: float) -> float:
+        """A limit for a run of so many steps, with room for a busy machine."""
+        return 60 + 4 * self.facts.seconds(steps, slower)
+
+    def steps_option(self, tool: str) -> list[str]:
+        """The option that has a tool look at the first steps alone."""
+        return [f"--{tool}-steps", ",".join(map(str, range(self.plan.steps)))]
+
     def gap(self, text: str) -> None:
         """Something that this question did not look at."""
         self.asked[-1].gaps.append(text)
@@ -223,7 +232,7 @@ class Session:
     def _ask(self, question: Question) -> None:
         began = time.monotonic()
         try:
-            culprits = question.ask(self)
+            culprits = [replace(culprit, question=question.name) for culprit in question.ask(self)]
         except BudgetSpentError:
             self.gap(f"the budget of {self.plan.minutes:g} minutes was spent")
             culprits = []
@@ -279,6 +288,39 @@ def parts_of(session: Session, folder: Path, tool: str) -> list[Part]:
     return parts
 
 
+COMPARED, RECORDED, SYNCHRONOUS = 12.0, 3.0, 2.0
+"""How many times longer a step takes: under OpAutoCompare, OpRecord, and with a wait behind each call."""
+
+
 def wrong_findings(parts: Sequence[Part]) -> list[Finding]:
     """Those that are wrong, of all ranks."""
     return [finding for part in parts for finding in part.findings if finding.mark is Mark.WRONG]
+
+
+def culprits_of_findings(session: Session, findings: Sequence[Finding], cause: Cause) -> list[Culprit]:
+    """A culprit for each operator, phase and module, those with the earliest step first; with its ranks where not all have it."""
+    ranks: dict[tuple[str, str], set[str]] = {}
+    for finding in findings:
+        ranks.setdefault((finding.op, finding.phase), set()).add(finding.rank)
+    culprits: dict[tuple[str, str, str], Culprit] = {}
+    order = sorted(findings, key=lambda finding: -(finding.worst or 0.0))
+    kept = list(dict.fromkeys((finding.op, finding.phase) for finding in order))[:_WIDEST]
+    for finding in order:
+        place = finding.op, finding.phase
+        of_ranks = ranks[place]
+        some = 1 < session.facts.ranks > len(of_ranks)
+        if place not in kept:
+            continue
+        culprit = Culprit(
+            Cause.WRONG_RANK if some and cause is Cause.WRONG_OPERATOR else cause,
+            finding.op,
+            finding.phase,
+            finding.module,
+            finding.line,
+            ",".join(sorted(of_ranks)) if some else "",
+            finding.first_step,
+            finding.text,
+            finding.saved,
+        )
+        culprits.setdefault((*place, finding.module), culprit)
+    return list(culprits.values())

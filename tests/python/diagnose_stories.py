@@ -153,7 +153,7 @@ STORIES = (
         Cause.WRONG_COMPILER,
         frozenset({"torch.compile.graph_0"}),
         ("--trouble", "compiler", "--device", "cpu"),
-        line="y = run(x)",
+        line="def forward",
     ),
     Story(
         "wrong data",
