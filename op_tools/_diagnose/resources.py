@@ -38,7 +38,7 @@ def ask_memory(session: Session) -> list[Culprit]:
             reason = f"{finding.text}, by {finding.worst or 0:.0f} bytes in each step"
             culprits += [
                 replace(one, reason=reason, certain=True)
-                for one in culprits_of_findings(session, [finding], Cause.MEMORY_GROWS)
+                for one in culprits_of_findings([part], [finding], Cause.MEMORY_GROWS)
             ]
     return culprits[:1] + [culprit for culprit in culprits[1:] if culprit.line != culprits[0].line]
 

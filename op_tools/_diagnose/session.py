@@ -297,30 +297,38 @@ def wrong_findings(parts: Sequence[Part]) -> list[Finding]:
     return [finding for part in parts for finding in part.findings if finding.mark is Mark.WRONG]
 
 
-def culprits_of_findings(session: Session, findings: Sequence[Finding], cause: Cause) -> list[Culprit]:
-    """A culprit for each operator, phase and module, those with the earliest step first; with its ranks where not all have it."""
+def culprits_of_findings(parts: Sequence[Part], findings: Sequence[Finding], cause: Cause) -> list[Culprit]:
+    """A culprit for each operator, phase and module, the worst operators first; with its ranks where other ranks are right.
+
+    Args:
+        parts: the results of all ranks.
+        findings: of them.
+        cause: of all ranks. An operator that is wrong on some ranks only is WRONG_RANK, and certain: the others confirm it.
+    """
+    looked = {part.origin.rank for part in parts}
     ranks: dict[tuple[str, str], set[str]] = {}
     for finding in findings:
         ranks.setdefault((finding.op, finding.phase), set()).add(finding.rank)
-    culprits: dict[tuple[str, str, str], Culprit] = {}
     order = sorted(findings, key=lambda finding: -(finding.worst or 0.0))
     kept = list(dict.fromkeys((finding.op, finding.phase) for finding in order))[:_WIDEST]
+    culprits: dict[tuple[str, str, str], Culprit] = {}
     for finding in order:
         place = finding.op, finding.phase
-        of_ranks = ranks[place]
-        some = 1 < session.facts.ranks > len(of_ranks)
         if place not in kept:
             continue
+        is_of_some = ranks[place] < looked
+        of_ranks = is_of_some and cause is Cause.WRONG_OPERATOR
         culprit = Culprit(
-            Cause.WRONG_RANK if some and cause is Cause.WRONG_OPERATOR else cause,
+            Cause.WRONG_RANK if of_ranks else cause,
             finding.op,
             finding.phase,
             finding.module,
             finding.line,
-            ",".join(sorted(of_ranks)) if some else "",
+            ",".join(sorted(ranks[place])) if is_of_some else "",
             finding.first_step,
             finding.text,
             finding.saved,
+            certain=of_ranks,
         )
         culprits.setdefault((*place, finding.module), culprit)
     return list(culprits.values())

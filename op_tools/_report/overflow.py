@@ -28,9 +28,10 @@ _COLUMNS = (
     Column("shape"),
     Column("line"),
 )
+PASSED_ON = "was given NaN or infinities, and passed them on"
 _TEXTS = {
     "producer": "made NaN or infinities from finite inputs",
-    "propagator": "was given NaN or infinities, and passed them on",
+    "propagator": PASSED_ON,
 }
 
 
