@@ -7,11 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from .._base.core import Error
 from .._base.verdict import status_of
 from .._diagnose.answer import Answer
 from .._diagnose.conclusion import finish
 from .._diagnose.program import Program
 from .._diagnose.questions import QUESTIONS
+from .._diagnose.reference import reference_losses
 from .._diagnose.session import ANSWER, Plan, Session
 from .command_line import Commands, UsageError, add_allow_unseen, visible
 
@@ -37,15 +39,13 @@ def _plan(options: argparse.Namespace) -> Plan:
     program = Program(tuple(command))
     if (script := program.script) and script[0] != "-m" and not Path(script[0]).is_file():
         raise UsageError(f"{script[0]}: there is no such script; a module is -m NAME")
-    return Plan(
-        program,
-        Path(options.output),
-        options.reference,
-        options.budget,
-        options.steps,
-        options.stall,
-        options.all,
-    )
+    folder = Path(options.output)
+    plan = Plan(program, folder, options.reference, options.budget, options.steps, options.stall, options.all)
+    try:
+        reference_losses(plan)
+    except Error as error:
+        raise UsageError(str(error)) from None
+    return plan
 
 
 def _print(answer: Answer, folder: Path) -> None:

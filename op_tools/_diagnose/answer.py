@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .._base.results import text_table, worded
+from .._base.results import Shown, text_table, worded
 from .._base.verdict import Verdict, verdict_of
 
 
@@ -177,7 +177,8 @@ class Answer:
         """For people: the answer, the culprits, what was not looked at, and what to do."""
         lines = [f"{self.cause.value}: {self.sentence()}"]
         if self.culprits:
-            columns = [worded(name, name) for name in ("cause", "op", "phase", "module", "line")]
+            columns: list[Shown[Culprit]] = [worded(name, name) for name in ("cause", "op", "phase", "module")]
+            columns.append(Shown("line", lambda culprit: culprit.line.rpartition("/")[2]))
             if any(culprit.rank for culprit in self.culprits):
                 columns.insert(3, worded("rank", "rank"))
             lines += ["", text_table(columns, self.culprits, _MOST_ROWS, 80)]

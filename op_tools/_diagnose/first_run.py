@@ -58,18 +58,16 @@ def _stopped_in(session: Session, run: Run, cause: Cause) -> list[Culprit]:
     behind = _behind(boxes)
     if culprits and behind:
         culprits = [culprit for culprit in culprits if culprit.rank in behind] or culprits
-    if not culprits and cause is Cause.HANG:
-        culprits = [_outside(box, Path(run.folder), len(boxes)) for box in list(stopped.values())[:1]]
-    return culprits
+    return culprits or [_outside(cause, box, Path(run.folder), len(boxes)) for box in list(stopped.values())[:1]]
 
 
-def _outside(box: BlackBox, folder: Path, ranks: int) -> Culprit:
-    """Of a process that hangs outside of any operator: in a lock, a queue, a file."""
+def _outside(cause: Cause, box: BlackBox, folder: Path, ranks: int) -> Culprit:
+    """Of a process that hangs or died outside of any operator: in a lock, a queue, a file, a library."""
     last, frame = box.rows[-1], _last_frame(folder)
     reason = f"outside of any operator; {box.verdict}"
     word = _rank_word(box.rank, ranks)
     return Culprit(
-        Cause.HANG, module=last.module, line=frame or last.line, rank=word, step=last.step, reason=reason, certain=True
+        cause, module=last.module, line=frame or last.line, rank=word, step=last.step, reason=reason, certain=True
     )
 
 
@@ -123,7 +121,8 @@ def _raised(session: Session, run: Run) -> list[Culprit]:
         for path, line, function in re.findall(r'File "([^"]+)", line (\d+), in (\S+)', output)
         if _is_of_program(path)
     ]
-    return [Culprit(Cause.PROGRAM_RAISES, line=frames[-1] if frames else "", reason=error, certain=bool(error))]
+    # Not certain: a check of the program that a wrong operator lets fail ends here, too.
+    return [Culprit(Cause.PROGRAM_RAISES, line=frames[-1] if frames else "", reason=error or "it ends with an error")]
 
 
 def _error_line(output: str) -> str:

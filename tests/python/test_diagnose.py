@@ -11,6 +11,7 @@ from op_tools._base.core import Error
 from op_tools._diagnose.answer import SENTENCES, Answer, Asked, Cause, Culprit
 from op_tools._diagnose.conclusion import finish
 from op_tools._diagnose.program import Program
+from op_tools._diagnose.reference import reference_losses
 from op_tools._diagnose.runs import Ended
 from op_tools._diagnose.session import ANSWER, NotAsked, Plan, Question, Session
 
@@ -94,7 +95,7 @@ def _session(folder, questions, **options):
     return session
 
 
-CERTAIN = Culprit(Cause.WRONG_OPERATOR, "aten::mm", "forward", line="train.py:3", certain=True)
+CERTAIN = Culprit(Cause.WRONG_OPERATOR, "aten::mm", "forward", line="train.py:3", certain=True, question="b")
 GUESS = Culprit(Cause.WRONG_OPERATOR, "aten::relu", "forward")
 
 
@@ -133,6 +134,20 @@ def test_a_spent_budget_leaves_questions_out_and_says_so(tmp_path):
     assert json.loads((tmp_path / ANSWER).read_text())["cause"] == "not_known"
 
 
+def test_a_reference_is_a_command_a_recording_or_losses(tmp_path):
+    losses, script, recording = tmp_path / "losses.txt", tmp_path / "ref.py", tmp_path / "recording"
+    losses.write_text("loss 0.5\nloss 0.25\n")
+    script.write_text("print('loss 3')")
+    recording.mkdir()
+    (recording / "rank0-1.oprec").touch()
+    read = [reference_losses(Plan(Program(("t.py",)), tmp_path, str(path))) for path in (losses, script, recording)]
+    assert read == [[0.5, 0.25], [], []]
+    assert reference_losses(Plan(Program(("t.py",)), tmp_path, f"{script} --lr 1")) == []
+    (tmp_path / "empty.txt").write_text("nothing")
+    with pytest.raises(Error, match="finite numbers"):
+        reference_losses(Plan(Program(("t.py",)), tmp_path, str(tmp_path / "empty.txt")))
+
+
 def test_an_answer_that_nothing_confirmed_says_so():
     assert Answer([GUESS], [Asked("a", "a")]).sentence().startswith("probably ")
 
@@ -154,10 +169,13 @@ def test_a_launcher_gets_the_tools_by_variables_and_a_script_by_op_tools_run(tmp
         ([], {}, "which program?"),
         (["--", "nothing.py"], {}, "nothing.py: there is no such script"),
         (["--budget", "0", "--", "train.py"], {}, "--budget 0 is not allowed"),
+        (["--reference", "empty.txt", "--", "train.py"], {}, "empty.txt: give a JSON list of finite numbers"),
         (["--", "train.py"], {"RANK": "0"}, "give the launcher to it"),
     ],
 )
 def test_wrong_usage_is_named(tmp_path, arguments, variables, text):
+    (tmp_path / "empty.txt").write_text("nothing")
+    (tmp_path / "train.py").touch()
     done = launched("-m", "op_tools", "diagnose", *arguments, cwd=tmp_path, check=False, **variables)
     assert done.returncode == 64
     assert text in done.stderr

@@ -372,7 +372,8 @@ def test_run_takes_every_option_of_every_tool_as_a_flag():
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"), [("3", [3]), ("0,5", [0, 5]), ("3:6", [3, 4, 5]), ("first:3", [0, 1, 2]), ("first:2,7", [0, 1, 7])]
+    ("text", "steps"),
+    [("3", [3]), ("0,5", [0, 5]), ("3:6", [3, 4, 5]), ("first:3", [0, 1, 2]), ("first:2,7", [0, 1, 7])],
 )
 def test_steps_are_numbers_or_ranges(text, steps):
     (capture,) = given_by("--capture", "--steps", text)
