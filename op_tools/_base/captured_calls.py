@@ -31,6 +31,9 @@ def load(path: str | Path) -> Any:
     return read_pth(os.fsencode(path))
 
 
+_INPUT, _DEVICE_SIDE = "input.pth", "device"
+
+
 @dataclass(frozen=True)
 class CapturedCall:
     """A captured call. Tensors are on the CPU, with their original shapes, strides and dtypes. grad_inputs and
@@ -72,6 +75,13 @@ def load_call(folder: str | Path) -> CapturedCall:
     except (ValueError, RecursionError) as error:
         raise Error(f"{folder}: meta.json is damaged: {error}") from None
     return CapturedCall(**{**call, "meta": meta})
+
+
+def call_folder(folder: str) -> str:
+    """The folder of a saved call. OpAutoCompare names a folder that has a failed call twice: this is that of the device's side."""
+    place = Path(folder)
+    is_above = not (place / _INPUT).exists() and (place / _DEVICE_SIDE / _INPUT).exists()
+    return str(place / _DEVICE_SIDE) if is_above else folder
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

@@ -28,6 +28,7 @@ COMMANDS = {
     "exporting": ("export",),
     "bisect": ("bisect",),
     "repro": ("repro",),
+    "diagnose": ("diagnose",),
     "blackbox": ("blackbox",),
     "support": ("support",),
     "analyse": ("analyse",),

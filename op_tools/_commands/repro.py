@@ -27,7 +27,9 @@ def add(commands: Commands) -> None:
         help="also the same as a C++ program with its CMakeLists.txt, built and run if there is a compiler",
     )
     parser.add_argument("--issue", action="store_true", help="also a bug report in PyTorch's form, FILE.md")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the script (repro.py)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the script (repro.py, or repro_2.py, ... where it exists)"
+    )
     parser.add_argument(
         "--backend",
         default="",

@@ -20,7 +20,7 @@ def _add_option(group: Any, flag: str, dest: str, option: Option, *, hidden: boo
         "int": {"type": int, "metavar": "N"},
         "float": {"type": float, "metavar": "X"},
         "choice": {"choices": option.choices},
-        "ints": {"type": _integers, "metavar": "N,N"},
+        "ints": {"type": _integers, "metavar": "N,N|N:N|first:N"},
         "names": {"metavar": "LIST"},
         "path": {"metavar": "DIR"},
     }
@@ -44,7 +44,21 @@ def flag_of(name: str) -> str:
 
 
 def _integers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    """Numbers: 0,5; a range without its end: 3:6; the first of all: first:3."""
+    numbers: dict[int, None] = {}
+    for part in text.split(","):
+        begin, colon, end = part.partition(":")
+        if not colon:
+            numbers[int(part)] = None
+            continue
+        first = 0 if begin.strip() == "first" else int(begin)
+        if not 0 < int(end) - first <= _MOST_STEPS:
+            raise ValueError(part)
+        numbers |= dict.fromkeys(range(first, int(end)))
+    return list(numbers)
+
+
+_MOST_STEPS = 1_000_000  # in a range
 
 
 def _add_shared_options(command: argparse.ArgumentParser) -> None:

@@ -34,7 +34,7 @@ def _of_comparisons(result: CompareResult, origin: Origin) -> Part:
 
 
 def _overflowed(result: OverflowResult, origin: Origin) -> Part:
-    return overflow.part_of_rows(map(_as_dict, result.rows), origin)
+    return overflow.part_of_rows(map(_as_dict, result.rows), origin, result.came_in)
 
 
 def _timed(result: TimeResult, origin: Origin) -> Part:

@@ -10,8 +10,10 @@ from typing import Any
 from .._base.verdict import verdict_of
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, integer_of, number_of, sizes_of, text_of
 from .replay_commands import commands_of_findings
+from .row_files import json_rows
 
 FILE = "overflow.jsonl"
+SUMMARY_FILE = "summary.jsonl"
 _COLUMNS = (
     Column("kind", is_choice=True),
     Column("op", is_choice=True),
@@ -26,14 +28,26 @@ _COLUMNS = (
     Column("shape"),
     Column("line"),
 )
+PASSED_ON = "was given NaN or infinities, and passed them on"
 _TEXTS = {
     "producer": "made NaN or infinities from finite inputs",
-    "propagator": "was given NaN or infinities, and passed them on",
+    "propagator": PASSED_ON,
 }
 
 
-def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
-    """The part of a run of OpOverflowCheck."""
+def part_of_folder(folder: Path, origin: Origin) -> Part:
+    """The part of a run's folder.
+
+    Raises:
+        op_tools.Error: a file cannot be read.
+    """
+    summary = json_rows(file, origin) if (file := folder / SUMMARY_FILE).is_file() else ()
+    came_in = sum(integer_of(row, "came_in") or 0 for row in summary)
+    return part_of_rows(json_rows(folder / FILE, origin), origin, came_in)
+
+
+def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin, came_in: int = 0) -> Part:
+    """The part of a run of OpOverflowCheck. `came_in`: tensors with NaN or infinities that no call seen there made."""
     part = Part("OpOverflowCheck", origin)
     table = Table("NaN and infinities", _COLUMNS)
     findings = FindingsOf(part, "elements")
@@ -71,7 +85,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     part.tables.append(table)
     part.facts = [(f"{name}s" if name != "expected" else name, f"{count:,}") for name, count in counts.items()]
     wrong = counts["producer"] + (origin.account.children_wrong if origin.account else 0)
-    if counts["propagator"] and not counts["producer"]:
+    if came_in or (counts["propagator"] and not counts["producer"]):
         origin.gaps.append("tensors had NaN or infinities that no call seen here made")
     part.verdict = verdict_of(wrong=wrong > 0, unseen=bool(origin.reasons))
     part.commands = commands_of_findings(part.findings, origin.account)

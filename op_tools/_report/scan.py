@@ -32,7 +32,6 @@ _CALL = "input.pth"
 _HEAD = 4096  # bytes of a file of JSON, by which those of other programs are known
 _ROW_FILES = {
     autocompare.FILE: autocompare.part_of_rows,
-    overflow.FILE: overflow.part_of_rows,
     observe.FILE: observe.part_of_rows,
     invariance.FILE: invariance.part_of_rows,
 }
@@ -48,6 +47,8 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
         if is_own_file(folder / name):
             origin = origin or origin_of(folder)
             return part_of_rows(json_rows(folder / name, origin), origin)
+    if is_own_file(folder / overflow.FILE):
+        return overflow.part_of_folder(folder, origin or origin_of(folder))
     if is_own_file(folder / timing.FILE):
         origin = origin or origin_of(folder)
         calls = csv_rows(file, origin) if is_own_file(file := folder / timing.CALLS_FILE) else None

@@ -219,15 +219,15 @@ class RunsComparison(Result):
 
     def to_json(self) -> str:
         """The records as lines of JSON; numbers that are not finite are strings."""
-        return "".join(json.dumps(_finite_json(record)) + "\n" for record in self.records())
+        return "".join(json.dumps(finite_json(record)) + "\n" for record in self.records())
 
 
-def _finite_json(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """As JSON has it: its numbers are finite."""
     if isinstance(value, dict):
-        return {key: _finite_json(item) for key, item in value.items()}
+        return {key: finite_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite_json(item) for item in value]
+        return [finite_json(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
         return str(value)
     return value

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .._base.declared_rows import CallVerdict
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.replay import main as replay
-from .comparison import RankComparison, plain_name
+from .comparison import RankComparison, finite_json, plain_name
 
 _Folder = str | os.PathLike[str]
 # The verdicts of run_op_from_data on calls that it ran again.
@@ -32,6 +32,7 @@ _MAY_BE_WRONG = (
     CallVerdict.ONLY_B,
     CallVerdict.NOT_COMPARED,
 )
+_LONGEST = 200  # characters of a text about arguments
 _AT_ONCE = 32  # calls that are run again before the next are looked at
 
 
@@ -111,6 +112,12 @@ class ConfirmedRow:
     b_on_inputs_of_a: str
     """B's device runs A's call: its result against A's; empty where this machine has no such device."""
     verdict: str
+    random: bool = False
+    """The call drew random numbers, in A or in B."""
+    tensors: int = 0
+    """Tensors among A's arguments."""
+    arguments: str = ""
+    """Other arguments of the call in A and in B, where they differ."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,6 +139,12 @@ class Confirmation(Result):
     def exit_status(self) -> int:
         """0: no operator is wrong; 1: an operator is; 2: not judged."""
         return status_of(self.verdict)
+
+    def to_json(self) -> str:
+        """Lines of JSON: {"kind": "confirmed", ...} for each row, and a summary with the verdict."""
+        records = [{"kind": "confirmed", **asdict(row)} for row in self.rows]
+        summary = {"kind": "confirmation", "verdict": self.verdict.value, "problems": self.problems}
+        return "".join(json.dumps(finite_json(record)) + "\n" for record in [*records, summary])
 
     def table(self) -> str:
         """For people."""
@@ -159,6 +172,20 @@ def _difference(values: Any, others: Any) -> float:
         norm = max(left.norm().item(), right.norm().item())
         worst = max(worst, (left - right).norm().item() / norm if norm else float("inf"))
     return worst
+
+
+def _other_arguments(a: CapturedCall, b: CapturedCall) -> str:
+    """Arguments besides tensors, of both calls, where they differ."""
+    texts = [
+        [
+            f"argument {name} {value!r}"
+            for name, value in (*enumerate(call.args), *call.kwargs.items())
+            if not any(True for _ in tensors_of(value))
+        ]
+        for call in (a, b)
+    ]
+    differing = [f"{left} in A, {right} in B" for left, right in zip(*texts, strict=False) if left != right]
+    return "; ".join(differing)[:_LONGEST]
 
 
 def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
@@ -194,7 +221,20 @@ def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: boo
         verdict = _verdict(inputs, outputs, status_a, status_b)
         rows.append(
             ConfirmedRow(
-                a.name, a.module, a.step, a.path, b.path, inputs, outputs, status_a, status_b, of_both, verdict
+                a.name,
+                a.module,
+                a.step,
+                a.path,
+                b.path,
+                inputs,
+                outputs,
+                status_a,
+                status_b,
+                of_both,
+                verdict,
+                random=any(bool(call.meta.get("rng_consumed")) for call in (of_run_a, of_run_b)),
+                tensors=sum(1 for _ in tensors_of((of_run_a.args, of_run_a.kwargs))),
+                arguments=_other_arguments(of_run_a, of_run_b),
             )
         )
     return rows

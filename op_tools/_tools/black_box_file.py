@@ -6,6 +6,7 @@ import enum
 import json
 import os
 import re
+import shlex
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from .._base.verdict import Coverage
 
 _SUFFIX = ".blackbox"
 _WIDTH = 100  # of the table
+_MOST_NAMES = 8  # in a command that is printed
 
 
 class Lack(enum.Enum):
@@ -145,12 +147,21 @@ class BlackBox(Result):
             lines.append(
                 f"{stream}: {last}; launched since: {len(of_stream)}, the first {_described_call(of_stream[0])}"
             )
-        names = ",".join(sorted({row.op for row in [*suspects, *self.open]}))
-        lines.append(
-            "to name the guilty one: op-tools run --blackbox --time --time-mode sync --time-level aten "
-            f"--time-ops '{names}' PROGRAM"
-        )
+        options = ["--blackbox", "--time", "--time-mode", "sync", "--time-level", "aten", "--no-time-lines"]
+        names = sorted({row.op for row in [*suspects, *self.open] if row.op})
+        if len(names) <= _MOST_NAMES:  # of more, each operator is waited for
+            options += ["--time-ops", ",".join(names)]
+        lines.append(f"to name the guilty one: {self._again(options)}")
         return "\n".join(lines)
+
+    def _again(self, options: list[str]) -> str:
+        """The program's command line with other tools. The file has its words joined by spaces."""
+        words = self.program.split()
+        for number, word in enumerate(words[1:], 1):
+            if word == "run" and Path(words[number - 1]).name in ("op-tools", "op_tools", "__main__.py"):
+                return shlex.join([*words[: number + 1], *options, *_without_options(words[number + 1 :])])
+        setting = shlex.join(["op-tools", "env", *options])
+        return f'(eval "$({setting})"; {self.program})'
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:
         """The last calls as a text table; those that never ended are marked.
@@ -195,6 +206,14 @@ class BlackBox(Result):
                 "lacks": [lack.name.lower() for lack in self.lacks],
             }
         )
+
+
+def _without_options(words: list[str]) -> list[str]:
+    """The program and its arguments, behind the options of op-tools run; the words themselves where it cannot be told."""
+    for number, word in enumerate(words):
+        if word == "-m" or (word.endswith(".py") and not words[number - 1].startswith("--")):
+            return words[number:]
+    return words
 
 
 def _shapes_of_inputs(row: BlackBoxRow) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._base.core import run_op_from_data
+from .._torch.backends import import_backends, modules_of
 from .._torch.python_functions import find
 from .._torch.rank_shares import is_shared, replay_part
 from .._torch.saved_graphs import SavedGraph, graphs_below
@@ -24,6 +25,16 @@ def _find(name: str) -> Callable[..., Any] | None:
     return find(name)
 
 
+def _device_of(command_line: Sequence[str]) -> str:
+    """The device on which calls are to run; "" where none is named."""
+    for word, following in zip(command_line, [*command_line[1:], ""], strict=True):
+        if word == "--device":
+            return following
+        if word.startswith("--device="):
+            return word.partition("=")[2]
+    return ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the replay.
 
@@ -34,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
+    if "--load" not in command_line:
+        import_backends(modules_of(_device_of(command_line), []))
     graphs = {name: graph.operators() for word in command_line for name, graph in _graphs_in(word).items()}
 
     def find_all(name: str) -> Callable[..., Any] | None:

@@ -57,7 +57,9 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
     if options.detector:
         return f"run the program in {outcome.folder / COPY}; the report is written when it ends"
     if options.mode == "torch_apis" and outcome.report.unsupported:
-        return "op-tools run --fallback train.py   # runs operators that the device lacks on the CPU"
+        return (
+            "op-tools run --fallback --fallback-on-missing train.py   # runs operators that the device lacks on the CPU"
+        )
     if options.mode == "torch_apis":
         return "op-tools run --autocompare train.py   # are the results right, too?"
     return ""

@@ -66,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError("--confirm takes the two captures, and no recordings")
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
+        if options.json:
+            Path(options.json).write_text(report.to_json(), encoding="utf-8")
         return status_of(report.verdict, allow_unseen=options.allow_unseen)
     if options.as_sequence:
         return _compare_sequences(options)

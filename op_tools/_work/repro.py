@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from pathlib import Path
 
+from .._base.captured_calls import call_folder
 from .._base.core import Error
 from .._base.verdict import Verdict, status_of
 from .._commands.command_line import visible
@@ -61,7 +63,14 @@ def _status(script: Made, *, allow_unseen: bool) -> int:
     return 0 if script.reproduces else _NO_REPRO
 
 
+def _unused_script() -> Path:
+    """repro.py, or a name like it that no file has: a script may be of another call."""
+    names = itertools.chain(["repro.py"], (f"repro_{number}.py" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
+
+
 def run(options: argparse.Namespace) -> int:
+    options.folder = call_folder(options.folder)
     graph = graph_folder(Path(options.folder))
     device = options.device or (read_graph(graph).device if graph else device_of(options.folder))
     if is_simulated(device) and not (options.imports or options.load):
@@ -71,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     elif not options.load:
         options.imports = modules_of(device, options.imports)
     plan = Plan(device, tuple(options.imports), tuple(options.load))
-    path = Path(options.output or "repro.py")
+    path = Path(options.output) if options.output else _unused_script()
     if path.suffix != ".py":
         raise Error(f"-o {path}: the name of a script ends with .py")
     folder: str = options.folder

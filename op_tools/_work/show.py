@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._base.captured_calls import load_call
+from .._base.captured_calls import call_folder, load_call
 from .._base.core import Error, find_calls, text_table
 from .._commands.command_line import visible
 from .._report.captures import TOOL as CAPTURES
@@ -160,7 +160,7 @@ def show(path: str) -> str:
     container, bang, _ = path.partition("!")
     if bang and Path(container).is_file():
         return call(path)
-    place = Path(path)
+    place = Path(call_folder(path))
     if not place.exists():
         raise Error(f"{path}: there is no such folder")
     if place.suffix == RECORDING or (place.is_dir() and any(place.glob(f"*{RECORDING}"))):

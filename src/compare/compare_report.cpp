@@ -1,6 +1,7 @@
 #include "compare/compare_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -27,6 +28,10 @@ std::vector<std::string> columns() {
   return names;
 }
 
+std::string kind_of(const ComparedCall& call) {
+  return call.name + '\n' + std::string(to_string(call.phase)) + '\n' + call.module;
+}
+
 constexpr uint64_t kCallsBetweenLines = 16;  // of the progress
 
 // In the order of columns().
@@ -47,14 +52,21 @@ void put_row(const ComparedCall& call, const Check& check, const std::string& sa
 
 CompareReport::CompareReport(const ResolvedCompareOptions& options, int64_t rank) : options_(options), rank_(rank) {}
 
-void CompareReport::print(const ComparedCall& call, const Check& check, const std::string& saved) const {
+void CompareReport::print(const ComparedCall& call, const Check& check, const std::string& saved) {
   const TensorVerdict& judgement = check.judgement;
   if (log::enabled(log::Level::kInfo)) log::info(check_line(call.name, check));
   if (judgement.verdict != Verdict::kDiffers) return;
   if (!call.inputs.empty()) log::info(formatted("OpAutoCompareHook: %-50s input: ", call.name.c_str()) + call.inputs);
   if (!call.outputs.empty())
     log::info(formatted("OpAutoCompareHook: %-50s output: ", call.name.c_str()) + call.outputs);
-  log::warn("OpAutoCompare: " + message_of(call, check, saved));
+  const std::string kind = kind_of(call);
+  lines_.warn(kind, "OpAutoCompare: " + message_of(call, check, saved));
+  if (wrong_kinds_.size() >= kMostReasons && !wrong_kinds_.contains(kind)) return;
+  WrongKind& wrong = wrong_kinds_[kind];
+  if (wrong.count++ == 0) {
+    wrong = {call.name, std::string(to_string(call.phase)), call.module, call.line(), call.step, 1, 0};
+  }
+  wrong.worst = std::max(wrong.worst, share_of_limit(judgement));
 }
 
 void CompareReport::failed_to_write(const std::string& problem) {
@@ -226,23 +238,11 @@ std::string CompareResult::unjudged_text() const {
 }
 
 void CompareReport::summarize() {
-  CompareResult summary = result();
+  const CompareResult summary = result();
   if (summary.calls == 0) return;
-  std::stable_sort(summary.ops.begin(), summary.ops.end(), [](const CompareResult::Op& a, const CompareResult::Op& b) {
-    return a.failed != b.failed ? a.failed > b.failed : a.worst > b.worst;
-  });
   log::progress("");
   size_t judged = 0;
   for (const CompareResult::Op& op : summary.ops) judged += op.passed + op.failed > 0;
-  std::vector<std::vector<std::string>> lines;
-  constexpr size_t kMost = 10;
-  for (const CompareResult::Op& op : summary.ops) {
-    if (lines.size() >= kMost && op.failed == 0) break;
-    lines.push_back({op.op, std::to_string(op.calls), std::to_string(op.backward), std::to_string(op.failed),
-                     std::to_string(op.passed), std::to_string(op.not_judged),
-                     std::isinf(op.worst) ? "-" : formatted("%.2f", op.worst),
-                     op.failed || !op.passed ? op.reason : ""});
-  }
   std::string text = "OpAutoCompare: " + std::to_string(summary.calls) + " calls, " + std::to_string(summary.failed) +
                      " results WRONG, " + std::to_string(summary.passed) + " right, " +
                      std::to_string(summary.not_judged) + " not judged; " + std::to_string(judged) + " of " +
@@ -250,20 +250,52 @@ void CompareReport::summarize() {
   if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
   if (summary.not_saved) text += "; " + std::to_string(summary.not_saved) + " failures not saved (the limits)";
   if (!summary.root.empty()) text += "; files in " + summary.root;
-  text += "\n" + text_table({{"op"},
-                             {"calls", true},
-                             {"backward", true},
-                             {"wrong", true},
-                             {"right", true},
-                             {"not judged", true},
-                             {"of limit", true},
-                             {"reason"}},
-                            lines);
-  (summary.failed ? log::warn : log::notice)(text);
+  (summary.failed ? log::warn : log::notice)(text + wrong_table() + right_table(summary));
   if (const std::string unjudged = summary.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
-  for (const CompareResult::Op& op : summary.ops) {
-    if (op.failed && !op.source.empty()) log::warn("OpAutoCompare: " + op.op + " was first wrong at " + op.source);
+}
+
+// A row for each operator, phase and module with wrong results, those of the earliest step first.
+std::string CompareReport::wrong_table() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (wrong_kinds_.empty()) return {};
+  std::vector<WrongKind> kinds;
+  for (const auto& [key, kind] : wrong_kinds_) kinds.push_back(kind);
+  std::stable_sort(kinds.begin(), kinds.end(), [](const WrongKind& a, const WrongKind& b) {
+    return a.first_step != b.first_step ? a.first_step < b.first_step : a.worst > b.worst;
+  });
+  constexpr size_t kMost = 10;
+  std::vector<std::vector<std::string>> lines;
+  for (const WrongKind& kind : kinds) {
+    if (lines.size() == kMost) break;
+    lines.push_back({kind.op, kind.phase, kind.module, std::to_string(kind.count), std::to_string(kind.first_step),
+                     std::isinf(kind.worst) ? "-" : formatted("%.4g", kind.worst), kind.source});
   }
+  std::string text =
+      "\n" +
+      text_table(
+          {{"op"}, {"phase"}, {"module"}, {"wrong", true}, {"first step", true}, {"of limit", true}, {"line"}}, lines);
+  if (kinds.size() > kMost) text += "\n... and " + std::to_string(kinds.size() - kMost) + " more kinds";
+  return text;
+}
+
+// With -v: the operators that have no wrong result.
+std::string CompareReport::right_table(const CompareResult& summary) const {
+  if (!log::enabled(log::Level::kInfo)) return {};
+  std::vector<std::vector<std::string>> lines;
+  for (const CompareResult::Op& op : summary.ops) {
+    if (op.failed) continue;
+    lines.push_back({op.op, std::to_string(op.calls), std::to_string(op.backward), std::to_string(op.passed),
+                     std::to_string(op.not_judged), formatted("%.2f", op.worst), op.passed ? "" : op.reason});
+  }
+  if (lines.empty()) return {};
+  return "\n" + text_table({{"op"},
+                            {"calls", true},
+                            {"backward", true},
+                            {"right", true},
+                            {"not judged", true},
+                            {"of limit", true},
+                            {"reason"}},
+                           lines);
 }
 
 }  // namespace op_tools

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/finding_lines.h"
 #include "calls/call_store.h"
 #include "calls/saved_call.h"
 #include "compare/call_judge.h"
@@ -90,9 +91,19 @@ class CompareReport {
   static constexpr size_t kMostRows = 10'000;
   static constexpr size_t kMostReasons = 100;  // they may have numbers of the call in them
 
+  // Wrong results of an operator, a phase and a module.
+  struct WrongKind {
+    std::string op, phase, module, source;  // the user's line of the first
+    int64_t first_step = 0;
+    uint64_t count = 0;
+    double worst = 0;  // of its limit
+  };
+
   void open_files();
   void write(const ComparedCall& call, const Check& check, const std::string& saved);
-  void print(const ComparedCall& call, const Check& check, const std::string& saved) const;
+  void print(const ComparedCall& call, const Check& check, const std::string& saved);
+  std::string wrong_table() const;
+  std::string right_table(const CompareResult& summary) const;
   std::string save(const ComparedCall& call, const std::function<std::vector<SavedSide>()>& sides);
   void failed_to_write(const std::string& problem);
   void count_reason(const std::string& reason);
@@ -102,6 +113,8 @@ class CompareReport {
   mutable std::mutex mutex_;  // guards the members below
   CompareResult totals_;
   std::map<std::string, CompareResult::Op, std::less<>> ops_;
+  std::map<std::string, WrongKind> wrong_kinds_;  // at most kMostReasons
+  FindingLines lines_;
   std::unordered_map<uint64_t, int64_t> saved_by_signature_;
   size_t saved_bytes_ = 0;
   std::optional<RowFile> csv_, jsonl_;

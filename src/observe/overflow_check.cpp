@@ -408,8 +408,17 @@ void OverflowHook::flush() {
 
 void OverflowHook::scope_left() {
   flush();
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->window.write_summary();
+  }
   const OverflowResult all = result();
-  (all.ok() ? log::notice : log::warn)(closing_line(all));
+  (all.ok() ? log::notice : log::warn)(closing_line(all) + untold_text());
+}
+
+std::string OverflowHook::untold_text() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->window.untold_text();
 }
 
 OverflowResult OverflowHook::result() const {

@@ -49,6 +49,8 @@ class OP_TOOLS_API OverflowHook final : public Hook {
   OverflowResult result() const;
 
  private:
+  std::string untold_text() const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -150,14 +150,32 @@ void OverflowWindow::report(OverflowResult::Finding finding) {
   if (finding.producer && !finding.expected) {
     const std::string text = sentence_of(finding);
     if (first_producer_.empty()) first_producer_ = text;
-    log::warn("OpOverflowCheckHook: " + text);
+    const std::string kind = finding.call.name + to_string(finding.call.phase) + finding.call.module;
+    lines_.warn(kind, "OpOverflowCheckHook: " + text);
   }
   file_->add(OverflowResult::Finding::columns().value(finding));
   if (result_.findings.size() < kMaxFindings) result_.findings.push_back(std::move(finding));
 }
 
 void OverflowWindow::flush_file() {
+  if (result_.calls > 0 && !file_ && !cannot_write_) {  // a run in which nothing was found stands in a report, too
+    try {
+      open_file();
+    } catch (const std::exception& error) {
+      cannot_write_ = true;
+      log::error("OpOverflowCheck cannot write its files and goes on without: " + std::string(error.what()));
+    }
+  }
   if (file_) file_->flush();
 }
+
+void OverflowWindow::write_summary() {
+  if (!file_) return;
+  RowFile file(result_.root + "/summary.jsonl");
+  file.add(make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
+  file.flush();
+}
+
+std::string OverflowWindow::untold_text() const { return lines_.untold_text(); }
 
 }  // namespace op_tools

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/finding_lines.h"
 #include "calls/retained_call.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
@@ -47,6 +48,10 @@ class OverflowWindow {
   bool is_full() const;
   void judge();
   void flush_file();
+  // Counts that no row has, when the run ends: summary.jsonl.
+  void write_summary();
+  // For the closing line: findings that have no line.
+  std::string untold_text() const;
 
   OverflowResult& result() { return result_; }
   // The first producer since this was asked, in words; empty: none.
@@ -69,6 +74,8 @@ class OverflowWindow {
   CallArchive archive_;
   OverflowResult result_;
   std::string first_producer_;
+  FindingLines lines_;
+  bool cannot_write_ = false;  // the file of a run in which nothing was found
   std::unique_ptr<RowFile> file_;
 };
 

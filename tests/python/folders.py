@@ -158,6 +158,7 @@ MAY_IMPORT = {
     "_reduce": {"_base", "_torch", "_tools", "_bisect", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
     "integrations": {"_base", "_tools", "_report"},
+    "_diagnose": {"_base", "_bisect", "_report", "_tools"},
 }
 MAY_IMPORT["_commands"] = {"_base", "_as_cuda", "_bisect", "_runs", "analyse", "_conformance"}
 MAY_IMPORT["_work"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}

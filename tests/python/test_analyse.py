@@ -79,7 +79,10 @@ def test_a_row_has_place_name_and_evidence_and_the_closing_table_counts(tmp_path
     (log,) = json.loads((folder / "analysis.sarif").read_text())["runs"]
     assert [one["level"] for one in log["results"]].count("error") == 1
     shown = capsys.readouterr().out
-    assert "| unsupported_api.csv        |          1 |" in shown and "Next: op-tools run --fallback" in shown
+    assert (
+        "| unsupported_api.csv        |          1 |" in shown
+        and "Next: op-tools run --fallback --fallback-on-missing train.py" in shown
+    )
 
 
 def test_another_version_of_torch_is_noted(tmp_path, table_file):

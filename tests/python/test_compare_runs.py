@@ -229,11 +229,17 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
     captured(tmp_path / "a", level="aten", device="sim")
     with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
         captured(tmp_path / "b", level="aten", device="sim")
-    status = main(["compare", "--confirm", str(tmp_path / "a" / "capture"), str(tmp_path / "b" / "capture")])
+    captures = [str(tmp_path / side / "capture") for side in "ab"]
+    status = main(["compare", "--confirm", *captures, "--json", str(tmp_path / "confirmed.jsonl")])
     shown = capsys.readouterr().out
     assert status == 1
     assert shown.count("B's operator is wrong") == 1
     assert "its input is different" in shown
+    *rows, summary = map(json.loads, (tmp_path / "confirmed.jsonl").read_text().splitlines())
+    assert summary == {"kind": "confirmation", "verdict": "differs", "problems": []}
+    (wrong,) = [row for row in rows if row["b"] == "differs"]
+    assert (wrong["op"], wrong["a"], wrong["random"], wrong["arguments"]) == ("aten::relu", "agrees", False, "")
+    assert wrong["tensors"] == 1
 
 
 # ---- many runs, ranks ----

@@ -371,6 +371,23 @@ def test_run_takes_every_option_of_every_tool_as_a_flag():
     assert [type(tool).__name__ for tool in given_by("--time", "--memory")] == ["OpTimeMeasure", "OpMemoryCheck"]
 
 
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("3", [3]), ("0,5", [0, 5]), ("3:6", [3, 4, 5]), ("first:3", [0, 1, 2]), ("first:2,7", [0, 1, 7])],
+)
+def test_steps_are_numbers_or_ranges(text, steps):
+    (capture,) = given_by("--capture", "--steps", text)
+    assert capture._arguments["steps"] == steps
+
+
+@pytest.mark.parametrize("text", ["last:3", "5:3", "3:", "first", "0:10000000000"])
+def test_steps_that_are_no_range_are_wrong_usage(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        given_by("--capture", "--steps", text)
+    assert ended.value.code == 64
+    assert "--steps" in capsys.readouterr().err
+
+
 def test_an_option_goes_to_each_chosen_tool_that_has_it_or_to_the_one_that_is_named():
     capture, time, fallback = given_by(
         *("--capture", "--time", "--fallback", "--max-calls", "5", "--time-max-calls", "7", "--steps", "3")

@@ -378,6 +378,20 @@ def test_a_failure_of_the_second_call_only_is_called_several_times(library, monk
     assert "of call 2" in result.output and "of call 1" not in result.output
 
 
+def test_the_folder_that_autocompare_prints_is_taken_and_no_script_is_overwritten(library, monkeypatch, capsys):
+    folder = saved_failure(lambda: torch.exp(torch.ones(3, device="sim")), "scale", ops="aten::exp", scale=1.5)
+    printed = Path(folder)
+    printed = printed.parent if printed.name == "device" else printed
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=aten::exp,scale=1.5")
+    Path("repro.py").write_text("# of another call")
+    assert command(["repro", str(printed), "--load", library]) == 0
+    assert Path("repro.py").read_text() == "# of another call"
+    assert "repro_2.py" in capsys.readouterr().out
+    assert "Reproduces: 3 of 3" in Path("repro_2.py").read_text()
+    assert command(["show", str(printed)]) == 0
+    assert "run it again" in capsys.readouterr().out
+
+
 def test_a_right_call_is_no_repro(library, monkeypatch, capsys):
     folder = saved_failure(lambda: torch.exp(torch.ones(3, device="sim")), "scale", ops="aten::exp", scale=1.5)
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "")

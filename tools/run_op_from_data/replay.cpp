@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -36,13 +37,23 @@ void load_library(const std::string& name) {
   if (void* load = dlsym(library, "op_tools_load_device")) reinterpret_cast<void (*)()>(load)();
 }
 
+// Ours lies beside the library with this program.
+void load_simulated_device() {
+  Dl_info own{};
+  if (dladdr(reinterpret_cast<void*>(&load_library), &own) == 0 || !own.dli_fname) return;
+  const std::filesystem::path library =
+      std::filesystem::path(own.dli_fname).parent_path() / "libop_tools_sim_device.so";
+  if (std::filesystem::exists(library)) load_library(library.string());
+}
+
 // The program is linked with torch's CPU part only.
 void prepare_device(const ReplayOptions& options) {
   for (const std::string& library : options.libraries) load_library(library);
   const std::string type = options.device.substr(0, options.device.find(':'));
-  const std::string backend = "; its backend is missing: give --load with the library that registers it (lib" +
-                              ("torch_" + type) + ".so), or in Python import it first: python -c \"import torch_" +
-                              type + "; from op_tools.run_op_from_data import main; main()\" DIR ...";
+  if (type == "sim" && options.libraries.empty()) load_simulated_device();
+  const std::string backend =
+      "; its backend is missing: name the shared library that registers it, --load LIBRARY; python -m "
+      "op_tools.run_op_from_data DIR imports the package of a device that is installed";
   try {
     const c10::Device device(options.device);
     if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA)) load_library("libtorch_cuda.so");

@@ -1,0 +1,101 @@
+"""op-tools diagnose: all questions about a program that is wrong, slow or stuck, in their order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .._base.core import Error
+from .._base.verdict import status_of
+from .._diagnose.answer import Answer
+from .._diagnose.conclusion import finish
+from .._diagnose.program import Program
+from .._diagnose.questions import QUESTIONS
+from .._diagnose.reference import reference_losses
+from .._diagnose.session import ANSWER, Plan, Session
+from .command_line import Commands, UsageError, add_allow_unseen, visible
+
+_FOLDER = "op_diagnose_result"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{visible(line)}\n")
+    sys.stderr.flush()
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
+    if not command:
+        raise UsageError("which program? op-tools diagnose [options] -- train.py ...")
+    if os.environ.get("RANK"):
+        raise UsageError(
+            "this is a rank of a launcher: give the launcher to it, op-tools diagnose -- torchrun ... train.py"
+        )
+    for name in ("budget", "steps", "stall"):
+        if getattr(options, name) <= 0:
+            raise UsageError(f"--{name} {getattr(options, name):g} is not allowed; give a number above 0")
+    program = Program(tuple(command))
+    if (script := program.script) and script[0] != "-m" and not Path(script[0]).is_file():
+        raise UsageError(f"{script[0]}: there is no such script; a module is -m NAME")
+    folder = Path(options.output)
+    plan = Plan(program, folder, options.reference, options.budget, options.steps, options.stall, options.all)
+    try:
+        reference_losses(plan)
+    except Error as error:
+        raise UsageError(str(error)) from None
+    return plan
+
+
+def _print(answer: Answer, folder: Path) -> None:
+    lines = [answer.text(), "", *([answer.report] if answer.report else []), str(folder / ANSWER)]
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    plan = _plan(options)
+    answer = Session(plan, QUESTIONS, resume=options.resume, say=_say).run(finish)
+    _print(answer, plan.folder)
+    return status_of(answer.verdict, allow_unseen=options.allow_unseen)
+
+
+def add(commands: Commands) -> None:
+    """Registers the command."""
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="all questions about a program that is wrong, slow or stuck, in their order, until the cause is known",
+        description="Runs a program again and again under the tools, and asks: how far does it come; are its compiled graphs right; is "
+        "each operator right, and where is the first NaN; where does it part from the reference; which operators make the loss wrong; "
+        "does memory grow; which operator is slow. Each step is a command of op-tools, which is printed. It ends with the first certain "
+        "answer, in a sentence and in diagnosis.json, and with the page of all results. Exit status: 0 nothing is wrong and all was "
+        "looked at; 1 a cause; 2 not judged (docs/verdicts.md says when); 64 wrong usage.",
+        allow_abbrev=False,
+        epilog="op-tools diagnose -- train.py --steps 20; op-tools diagnose --reference 'train.py --device cpu' --budget 480 -- train.py; "
+        "op-tools diagnose -- torchrun --nproc-per-node 8 train.py",
+    )
+    diagnose.add_argument(
+        "--reference",
+        default="",
+        metavar="CMD|RECORDING|LOSSES",
+        help="a run that is right: its command, its recording by op-tools run --record, or a file of its losses",
+    )
+    diagnose.add_argument("--budget", type=float, default=60, metavar="MIN", help="minutes for all of it (60)")
+    diagnose.add_argument(
+        "--steps", type=int, default=3, metavar="N", help="compare each call of the first N training steps (3)"
+    )
+    diagnose.add_argument(
+        "--stall",
+        type=float,
+        default=120,
+        metavar="SECONDS",
+        help="the program hangs when no operator begins or ends for so long (120)",
+    )
+    diagnose.add_argument("--all", action="store_true", help="ask all questions, also when the cause is known")
+    diagnose.add_argument("-o", "--output", default=_FOLDER, metavar="DIR", help=f"the state and all files ({_FOLDER})")
+    diagnose.add_argument("--resume", action="store_true", help="go on where an interrupted diagnosis was")
+    add_allow_unseen(diagnose)
+    diagnose.add_argument(
+        "command_line", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="a script, or any command"
+    )
+    diagnose.set_defaults(run=_diagnose)
