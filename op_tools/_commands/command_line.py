@@ -33,6 +33,7 @@ COMMANDS = {
     "analyse": ("analyse",),
     "conformance": ("conformance",),
     "doctor": ("doctor",),
+    "completion": ("completion",),
     "help": ("help",),
 }
 

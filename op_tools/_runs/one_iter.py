@@ -21,6 +21,7 @@ from .._base.checks import Kinds, checked_choice, checked_object, checked_patter
 from .._base.core import Error, admits_module
 from .._base.data_file import read_data
 from .._base.declared_rows import CallVerdict, Finding, RunRow
+from .._base.error_text import printable
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._modules.module_runs import CpuNumbers
@@ -222,7 +223,8 @@ class OneIterComparison(Result):
         """For people."""
         lines = []
         for rank in self.comparison.ranks:
-            lines += [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
+            facts = [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
+            lines += map(printable, facts)
         shown = [row for row in self.rows if row.verdict != IterVerdict.AGREES]
         columns: list[Shown[OneIterRow]] = [
             worded("kind", "kind"),
@@ -240,7 +242,9 @@ class OneIterComparison(Result):
         lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
-            lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
+            lines.append(
+                printable(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
+            )
         return "\n".join(lines)
 
     def to_json(self) -> str:
