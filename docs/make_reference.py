@@ -1,7 +1,7 @@
-"""Makes the reference of the Python package from its docstrings, as HTML.
+"""Makes the reference of the Python package from its docstrings, as HTML, and the man page of op-tools from its parser.
 
-./dev docs                                       (build/docs/index.html)
-python docs/make_reference.py [FOLDER]           (needs pdoc; op_tools must be importable)
+./dev docs                                       (build/docs/index.html, build/docs/op-tools.1)
+python docs/make_reference.py [FOLDER]           (needs pdoc and argparse-manpage; op_tools must be importable)
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pdoc
 import pdoc.render
+from argparse_manpage.manpage import Manpage
+
+from op_tools._commands.command_line import parser_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["op_tools", "op_tools.sim_device", "op_tools.run_op_from_data", "op_tools.integrations", "op_tools.formats"]
@@ -38,12 +41,22 @@ def stand_in_for_frameworks() -> None:
             setattr(parent, name.partition(".")[2], module)
 
 
+def man_page() -> str:
+    """The page of all commands, in section 1."""
+    parser = parser_of()
+    parser.man_short_description = "look at every operator that a PyTorch program runs"
+    page = Manpage(parser, format="single-commands-section")
+    page.manual = "op_tools"
+    return str(page)
+
+
 def main() -> int:
     stand_in_for_frameworks()
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
     pdoc.render.configure(docformat="google", show_source=False, footer_text="op_tools")
     pdoc.pdoc(*MODULES, output_directory=folder)
-    sys.stdout.write(f"{folder / 'index.html'}\n")
+    (folder / "op-tools.1").write_text(man_page(), encoding="utf-8")
+    sys.stdout.write(f"{folder / 'index.html'}\n{folder / 'op-tools.1'}\n")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser_of(*words[:1]).parse_args(words)
         options.is_program = arguments is None
+        if (
+            options.is_program and options.command != _RUN
+        ):  # the user's program has its own way with characters that a terminal lacks
+            _show_all_characters()
         status: int = options.run(options)
         if options.is_program:
             sys.stdout.flush()  # a reader that is gone shows here, and not at exit
@@ -36,6 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
         return 2
+
+
+def _show_all_characters() -> None:
+    """A terminal that lacks a character gets its number, and no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_ours(error: Exception) -> bool:

@@ -35,6 +35,7 @@ COMMANDS = {
     "conformance": ("conformance",),
     "graph_test": ("graph-test",),
     "doctor": ("doctor",),
+    "completion": ("completion",),
     "help": ("help",),
 }
 

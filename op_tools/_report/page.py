@@ -19,7 +19,16 @@ from .._base.verdict import Verdict
 from .packed import packed_rows, table_numbers
 from .part import Finding, Mark, Part, Place, Table, bytes_text
 from .pictures import curve_svg, flame_svg, grid_table, steps_svg
-from .summary import Kind, Module, kinds_by_mark, lines_of_parts, module_tree, verdict_of_parts, verdict_sentence
+from .summary import (
+    Kind,
+    Module,
+    commands_of_parts,
+    kinds_by_mark,
+    lines_of_parts,
+    module_tree,
+    verdict_of_parts,
+    verdict_sentence,
+)
 
 GENERATED = '<meta name="generator" content="op-tools report">'
 """By this a page of ours is known."""
@@ -280,7 +289,7 @@ def _pictures(parts: Sequence[Part]) -> str:
 
 
 def _next_section(parts: Sequence[Part]) -> str:
-    commands = {command.text: command.purpose for part in parts for command in part.commands}
+    commands = {command.text: command.purpose for command in commands_of_parts(parts)}
     if not commands:
         return ""
     lines = (

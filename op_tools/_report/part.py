@@ -230,6 +230,10 @@ class Origin:
     rank: str = ""
     account: Coverage | None = None
     """None: there is none, or it is damaged."""
+    command: str = ""
+    """That starts the program again, as it was started."""
+    working_folder: str = ""
+    """In which it was started."""
     gaps: list[str] = field(default_factory=list)
     """Why it is not known that nothing is wrong, besides those of the account."""
 
@@ -397,6 +401,9 @@ def origin_of(folder: Path) -> Origin:
         if not isinstance(facts, dict):
             raise Error("is no account of a run")
         origin.account = coverage_from(facts)
+        program = facts.get("program")
+        if isinstance(program, dict):
+            origin.command, origin.working_folder = text_of(program, "command"), text_of(program, "folder")
         origin.looked_at, origin.reasons  # noqa: B018  (a field of another type is noticed here)
     except (Error, TypeError, ValueError) as error:
         origin.account = None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from .._base.account import ACCOUNT, coverage_from
 from .._base.core import Error
 from .._tools.record import read_recording
-from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, dtype_of, short, sizes_of
+from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, short, sizes_of, text_of
 
 _COLUMNS = (
     Column("op", is_choice=True),
@@ -29,25 +27,6 @@ _COLUMNS = (
 )
 
 
-def _commands_of(file: Path, header: Mapping[str, Any]) -> list[Command]:
-    """The program again, as it was started: its folder, and the variables of op_tools."""
-    start, environment = header.get("start"), header.get("environment")
-    if not isinstance(start, list) or not start:
-        return []
-    names = sorted(environment) if isinstance(environment, dict) else []
-    variables = [
-        f"{name}={environment[name]}" for name in names if name.startswith("OP_TOOLS_SIM") and environment[name]
-    ]
-    level = ["--level", "aten"] if header.get("level") == "aten" else []
-    words = ["op-tools", "run", "--record", f"{file.parent.name}_again", *level, *map(str, start)]
-    return [
-        Command(
-            f"record the program of {file.parent.name} again",
-            shlex.join([*(["env", *variables] if variables else []), *words]),
-        )
-    ]
-
-
 def part_of_file(file: Path, origin: Origin) -> Part:
     """The part of a recording. It gives no verdict by itself.
 
@@ -57,6 +36,7 @@ def part_of_file(file: Path, origin: Origin) -> Part:
     recording = read_recording(file)
     header = recording.header
     origin.rank = str(header.get("rank", ""))
+    origin.command, origin.working_folder = (text_of(header, name) for name in ("command", "folder"))
     if recording.damage:
         origin.gaps.append(f"{file}: is damaged, {recording.damage}")
     elif not recording.complete:
@@ -93,6 +73,5 @@ def part_of_file(file: Path, origin: Origin) -> Part:
     program = shlex.join(map(str, argv)) if isinstance(argv, list) else ""
     facts = [("program", program), *((name, str(header.get(name, ""))) for name in ("torch", "git", "level"))]
     part.facts = [("calls", f"{len(recording.calls):,}"), *((name, text) for name, text in facts if text)]
-    part.commands = _commands_of(file, header)
     part.cannot_tell = ["OpRecord: whether a result is right; a second recording to compare with says where they part."]
     return part

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 from .._base.verdict import Verdict, worst
-from .part import Finding, Mark, Part, Place, worst_first
+from .part import Command, Finding, Mark, Part, Place, worst_first
 
 
 def verdict_of_parts(parts: Sequence[Part]) -> Verdict:
@@ -43,6 +45,18 @@ def _tool_of_ranks(tool: str, ranks: Sequence[str]) -> str:
 
 def _and_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def commands_of_parts(parts: Sequence[Part]) -> list[Command]:
+    """The next commands of all parts, and behind them those that start their programs again."""
+    commands = [command for part in parts for command in part.commands]
+    here = str(Path.cwd())
+    for part in parts:
+        command, folder = part.origin.command, part.origin.working_folder
+        if command:
+            text = command if folder in ("", here) else f"(cd {shlex.quote(folder)} && {command})"
+            commands.append(Command(f"the program of {part.tool} again, as it was started", text))
+    return commands
 
 
 @dataclass

@@ -12,7 +12,7 @@ from .._base.error_text import printable
 from .._base.results import short_name
 from .page import figure
 from .part import Finding, Mark, Part, Table
-from .summary import kinds_by_mark, verdict_of_parts, verdict_sentence
+from .summary import commands_of_parts, kinds_by_mark, verdict_of_parts, verdict_sentence
 
 _WIDTH = 80
 _MOST_LINES = 20
@@ -122,7 +122,7 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
     if findings:
         reasons = list(_reasons(findings))
         blocks.append("\n".join([_findings_table(findings, most), *reasons[: 2 * _MOST_LINES if most >= 0 else None]]))
-    commands = list(dict.fromkeys(command.text for part in parts for command in part.commands))
+    commands = list(dict.fromkeys(command.text for command in commands_of_parts(parts)))
     if commands:
         blocks.append("\n".join(["Next:", *(f"  {printable(command)}" for command in commands)]))
     return "\n\n".join(blocks)

@@ -12,6 +12,7 @@ from typing import Any, overload
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
 from .._base.declared_rows import CallVerdict, RunRow
+from .._base.error_text import printable
 from .._base.rank_text import ranks_text
 from .._base.results import DEFAULT_ROWS, Result, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
@@ -297,6 +298,7 @@ def _first_lines(rank: RankComparison, first: RunRow) -> list[str]:
         noise = f"; the noise is {first.noise:.2g}" if first.noise else ""
         inputs = f"its inputs by {first.input_difference:.2g}" if first.input_difference else "its inputs not at all"
         lines.append(f"  differs by {first.output_difference:.2g} of its norm, {inputs}{limit}{noise}")
+    lines = list(map(printable, lines))
     lines += ["", f"The {_BEFORE} calls before it:", _table(rank.rows[max(0, first.row - _BEFORE) : first.row + 1])]
     return lines
 
@@ -363,7 +365,7 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
         structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
-        parts += ["\n".join(map(_cut, lines))] if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS]) else []
+        parts += ["\n".join(_cut(printable(line)) for line in lines)] if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS]) else []
     return parts
 
 
@@ -375,6 +377,7 @@ def _described(rank: RankComparison) -> list[str]:
     if structure := rank.structure.lines:
         lines += ["", "Structure", *(f"  {line}" for line in structure)]
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
+    lines = list(map(printable, lines))
     first = rank.first
     if first is None:
         if rank.unseen:

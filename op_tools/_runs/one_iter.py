@@ -21,6 +21,7 @@ from .._base.checks import Kinds, checked_choice, checked_object, checked_patter
 from .._base.core import Error, admits_module
 from .._base.data_file import read_data
 from .._base.declared_rows import CallVerdict, Finding, RunRow
+from .._base.error_text import printable
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._modules.module_runs import CpuNumbers
@@ -220,9 +221,10 @@ class OneIterComparison(Result):
 
     def table(self) -> str:
         """For people."""
-        lines = []
+        lines: list[str] = []
         for rank in self.comparison.ranks:
-            lines += [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
+            facts = [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
+            lines += map(printable, facts)
         shown = [row for row in self.rows if row.verdict != IterVerdict.AGREES]
         columns: list[Shown[OneIterRow]] = [
             worded("kind", "kind"),
@@ -240,7 +242,9 @@ class OneIterComparison(Result):
         lines += [f"NOT JUDGED: {reason}" for reason in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
-            lines.append(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
+            lines.append(
+                printable(f"First: {first.module or first.op} ({first.kind}): {first.finding or first.origin}")
+            )
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -253,7 +257,7 @@ class OneIterComparison(Result):
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
         unseen = [*self.comparison.unseen, *self.unseen]
         records.append({"kind": "summary", **verdict, "unseen": unseen, "verdicts": counts, "first": first})
-        return "".join(json.dumps(_finite(one)) + "\n" for one in records)
+        return "".join(json.dumps(_finite(record)) + "\n" for record in records)
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:

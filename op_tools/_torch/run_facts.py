@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import weakref
 from collections.abc import Iterator
@@ -64,6 +65,38 @@ def _start_words() -> list[str]:
     return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
 
 
+_NOT_OF_RUNS = (
+    "OP_TOOLS_BUILD_DIR",
+    "OP_TOOLS_EXTRAS",
+    "OP_TOOLS_JOBS",
+    "OP_TOOLS_LOG_LEVEL",
+    "OP_TOOLS_TOGETHER",
+    "OP_TOOLS_TORCH",
+    "OP_TOOLS_VENV",
+)
+
+
+_AT_START = dict(os.environ)  # op-tools run adds variables, for the processes that its program starts
+
+
+def _command() -> str:
+    """The command that starts this process again, for a shell: its words, and the variables of op_tools; "" where they are not known."""
+    words = sys.orig_argv[1:]
+    if not words or "-c" in words[:2]:
+        return ""  # a process that multiprocessing started, or a console
+    if Path(words[0]).name == "op-tools":
+        words = ["op-tools", *words[1:]]
+    elif words[:2] == ["-m", "op_tools"]:
+        words = ["op-tools", *words[2:]]
+    else:
+        words = ["python", *words]
+    names = [name for name in sorted(_AT_START) if name.startswith("OP_") and name not in _NOT_OF_RUNS]
+    if "OP_TOOLS" in names:
+        names.append("PYTHONPATH")  # has the folder that starts the tools
+    variables = [f"{name}={_AT_START[name]}" for name in names if _AT_START.get(name)]
+    return shlex.join(["env", *variables, *words] if variables else words)
+
+
 def _capture_folder() -> str:
     """Of an OpCapture that is on beside the recording; "" where there is none."""
     tools: list[Any] = running_tools()
@@ -83,6 +116,7 @@ def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
     facts: dict[str, Any] = {"python": platform.python_version(), "folder": _as_utf8(str(Path.cwd()))}
     facts["argv"], facts["start"] = [_as_utf8(one) for one in sys.argv], [_as_utf8(one) for one in _start_words()]
+    facts["command"] = _as_utf8(_command())
     facts["capture"] = _as_utf8(_capture_folder())
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:

@@ -69,7 +69,7 @@ def _unused_script() -> Path:
     return next(path for path in map(Path, names) if not path.exists())
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     options.folder = call_folder(options.folder)
     graph = graph_folder(Path(options.folder))
     device = options.device or (read_graph(graph).device if graph else device_of(options.folder))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import TYPE_CHECKING, Any
 
 from .._report.of_result import part_of_result
 from .._report.part import Mark
 from .._report.text import text_of_parts
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _MOST_SCALARS = 50  # operators
 _CODE = "    "  # of Markdown: nothing in a line behind it is markup

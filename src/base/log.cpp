@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/fork_guard.h"
+#include "base/printable.h"
 
 namespace op_tools::log {
 namespace {
@@ -113,7 +114,8 @@ void write(Level level, std::string_view message) noexcept {
     const std::lock_guard lock(state.mutex);
     if (!state.progress.empty()) state.draw("");
     auto& logger = level >= Level::kWarn ? state.prefixed : state.plain;
-    logger.log(level_of_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+    const std::string shown = printable(message, "\n\t");  // names and errors come from outside
+    logger.log(level_of_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
     if (!state.progress.empty()) state.draw(state.progress);
   } catch (...) {
     // A message that cannot be written must not stop the program that is being watched.
@@ -133,8 +135,8 @@ void progress(std::string_view text) noexcept {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);
     if (text.empty() && state.progress.empty()) return;
-    state.progress = text;
-    state.draw(text);
+    state.progress = printable(text);
+    state.draw(state.progress);
   } catch (...) {
     // As in write().
   }

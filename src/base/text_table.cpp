@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <sstream>
 
+#include "base/printable.h"
+
 namespace op_tools {
 namespace {
 
@@ -26,8 +28,12 @@ std::string cut(const std::string& text, size_t width) {
 
 }  // namespace
 
-std::string text_table(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
-                       size_t width) {
+std::string text_table(const std::vector<TableColumn>& columns,
+                       const std::vector<std::vector<std::string>>& rows_from_outside, size_t width) {
+  std::vector<std::vector<std::string>> rows = rows_from_outside;  // a name with a line feed would be a line of its own
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = printable(cell);
+  }
   std::vector<size_t> widths;
   for (const TableColumn& column : columns) widths.push_back(length_of(column.title));
   for (const auto& row : rows) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "compare/check_format.h"
@@ -18,7 +19,7 @@ std::string message_of(const ComparedCall& call, const Check& check, const std::
       call.name + (check.subject.empty() ? "" : " " + check.subject) + " is wrong: " + explain(check.judgement);
   if (!call.stack.empty()) text += "; called at " + call.stack.front();
   if (!saved.empty()) text += "; saved in " + saved;
-  return text;
+  return printable(text);
 }
 
 std::vector<std::string> columns() {

@@ -22,7 +22,7 @@ void add_texts(std::string_view key, const std::vector<std::string>& texts, Json
 
 }  // namespace
 
-void write_coverage(const std::string& folder, const Coverage& account) {
+void write_coverage(const std::string& folder, const Coverage& account, const Value& program) {
   std::string text;
   JsonWriter json(text);
   json.begin_object(JsonWriter::Form::kLines);
@@ -32,6 +32,7 @@ void write_coverage(const std::string& folder, const Coverage& account) {
   for (const Gap gap : gaps(account)) tokens.emplace_back(token_of(gap).name);
   add_texts("gaps", tokens, json);
   add_texts("reasons", reasons(account), json);
+  json.add("program", program);
   json.end();
   text += '\n';
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
 
@@ -198,7 +199,7 @@ std::string sentence_of(const Finding& finding) {
   }
   if (!finding.call.module.empty()) text += "; in " + finding.call.module;
   if (!finding.call.stack.empty()) text += "; called at " + finding.call.line();
-  return text;
+  return printable(text);
 }
 
 void InvarianceReport::failed_to_write(const std::string& problem) {

@@ -11,6 +11,7 @@
 
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "hooks/graph_capture.h"
@@ -36,7 +37,7 @@ std::string place_text(const MemoryRow& row) {
   std::string text = row.op;
   if (!row.module.empty()) text += " in " + row.module;
   if (!row.line.empty()) text += ", " + row.line;
-  return text;
+  return printable(text);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace op_tools {
 namespace {
 
@@ -89,7 +91,7 @@ std::string sentence_of(const OverflowResult::Finding& finding) {
   if (!call.module.empty()) text += ", in " + call.module;
   if (!call.stack.empty()) text += ", called from " + call.line();
   if (!finding.saved.empty()) text += "; saved in " + finding.saved;
-  return text;
+  return printable(text);
 }
 
 std::string closing_line(const OverflowResult& result) {

@@ -1,11 +1,13 @@
 // Tables: as text, as CSV and as JSON lines; and the folder that they are in.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "catch.h"
@@ -167,4 +169,19 @@ TEST_CASE("packed rows give back their cells", "[tables]") {
   CHECK(json_text(all[5]) == R"({"op":"aten::add","number":2.5,"shape":[2,3],"id":5,"flag":false})");
   CHECK(find_key(all[7], "text")->get_if<std::string>()->size() == 2'000'000);
   CHECK(json_text(all[19'999]) == R"({"op":"aten::add","number":9999.5,"shape":[2,3],"id":19999,"flag":false})");
+}
+
+TEST_CASE("a text from outside neither drives a terminal nor makes a line", "[tables]") {
+  CHECK(printable("torch.add") == "torch.add");
+  CHECK(printable("a\x1b[2J\r\n\t\x7f") == "a\\x1b[2J\\r\\n\\t\\x7f");
+  CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
+  CHECK(printable("\xc2\x9b\xc2\xa0\xc2\xad") == "\\x9b\\xa0\\xad");                           // controls of C1
+  CHECK(printable("\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8") == "\\u202e\\u2066\\u2028");         // direction; a line
+  CHECK(printable("\xd0\xbc \xe6\x95\xb0 \xf0\x9f\x99\x82") == "\xd0\xbc \xe6\x95\xb0 \xf0\x9f\x99\x82");
+  CHECK(printable("\xff\xc0\xaf\xe2\x80") == "\\xff\\xc0\\xaf\\xe2\\x80");                     // no UTF-8
+  CHECK(printable("\xed\xa0\x80\xf3\xa0\x80\xa0") == "\\xed\\xa0\\x80\\U000e0020");            // a surrogate; a tag
+  CHECK(printable("a\n\tb", "\n\t") == "a\n\tb");
+  const std::string table = text_table({{"op"}, {"n", true}}, {{"a\nop_tools error: forged", "\x1b[1m"}});
+  CHECK(std::count(table.begin(), table.end(), '\n') == 1);
+  CHECK(table.find('\x1b') == std::string::npos);
 }

@@ -3,19 +3,25 @@
 import argparse
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import PYTHON
 
+from op_tools.__main__ import main
 from op_tools._base.optional_parts import READ_FORMATS, WRITTEN_FORMATS
 from op_tools._base.tool_declarations import declared_kinds, declared_shared_options
 from op_tools._base.tool_descriptions import hook_options, kinds
 from op_tools._commands.command_line import parser_of
+from op_tools._commands.questions import QUESTIONS, answers
 from op_tools._work import conformance_cases
 from op_tools.analyse import MODES
 from op_tools.analyse._reports import COLUMNS
 from op_tools.formats import _FORMATS
 from op_tools.formats._export import _WRITERS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def leaves(parser, words=()):
@@ -86,6 +92,61 @@ def test_the_work_of_a_command_has_torch_and_the_core():
     status, out, _, modules = ended("ops", "--ops", "torch.neg")
     assert (status, out) == (0, "torch.neg\n")
     assert {"torch", "op_tools._C"} <= modules
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("which operator is slow", "timing.md"),
+        ("my job hangs", "blackbox.md"),
+        ("NaN in the loss", "autocompare.md"),
+        ("out of memory", "memory.md"),
+        ("why is my result empty", "interface.md"),
+    ],
+)
+def test_a_question_has_commands_for_an_answer(words, first, capsys):
+    assert main(["help", *words.split()]) == 0
+    assert re.findall(r"more: docs/(\S+)", capsys.readouterr().out)[0] == first
+
+
+def test_questions_of_the_readme_have_the_pages_of_the_readme():
+    """Word for word, and the commands are commands."""
+    table = (ROOT / "README.md").read_text().partition("| question | tool |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    known = {question.text: question for question in QUESTIONS}
+    assert len(rows) > 12 and {row[0] for row in rows} | {"why is my result empty"} == set(known)
+    for question, answer in rows:
+        assert answers(question)[0].text == question
+        assert f"docs/{known[question].page}" in answer, question
+        for command in known[question].commands:
+            program, name, *_ = command.split()
+            assert program == "run_op_from_data" or (name,) in {words[:1] for words in COMMANDS}, command
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_script_that_completes(shell, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "one-iter" in script and "conformance" in script and "fail-on-wrong" in script
+    if shell != "bash":
+        return
+    ask = 'COMP_WORDS=(op-tools {0}); COMP_CWORD={1}; _shtab_op_tools; echo "${{COMPREPLY[@]}}"'
+    asked = "\n".join([script, ask.format("conf", 1), ask.format("report --te", 2)])
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout.split() == ["conformance", "--text"]
+
+
+def test_without_its_library_completion_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 64
+    assert "pip install shtab" in capsys.readouterr().err
+
+
+def test_the_man_page_has_every_command():
+    manpage = pytest.importorskip("argparse_manpage.manpage", reason="argparse-manpage is not installed")
+    text = str(manpage.Manpage(parser_of(), format="single-commands-section")).replace("\\-", "-")
+    assert all(f"op-tools {words[0]}" in text for words in COMMANDS)
 
 
 def test_names_that_the_parsers_have_are_those_of_the_parts():
