@@ -20,7 +20,7 @@ from .._conformance.self_test import SelfTest
 from .._conformance.shard_run import WorkerPlan, sampled
 from .._conformance.workers import prepare, usable_cores
 from .._torch.backends import import_backends, modules_of, usable_device
-from .command_line import Commands, add_allow_unseen, add_imports, visible
+from .command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
 from .conformance_cases import positive
 
 _RUNS = {"false": (False,), "true": (True,), "all": (False, True)}
@@ -79,7 +79,9 @@ def _known_backend(name: str) -> None:
         lookup_backend(name)
     except InvalidBackend:
         known = ", ".join(list_backends(exclude_tags=()))
-        raise Error(f"--backend {name}: no such backend; there are {known}; --import MODULE imports another") from None
+        raise UsageError(
+            f"--backend {name}: no such backend; there are {known}; --import MODULE imports another"
+        ) from None
 
 
 def add(commands: Commands) -> None:

@@ -41,7 +41,9 @@ def sim_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
         graph: of torch functions.
         inputs: tensors and sizes of the first call, as torch.compile knows them.
     """
-    compiled: Callable[..., Any] = aot_autograd(fw_compiler=_compile, bw_compiler=_compile)(graph, inputs)
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=_compile, bw_compiler=_compile, keep_inference_input_mutations=True
+    )(graph, inputs)
     planted = faults.current()
     if planted is None or planted.change is not None or not _has(graph, planted):
         return compiled
