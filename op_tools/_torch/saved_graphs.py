@@ -225,6 +225,8 @@ def read_graph(folder: Path) -> SavedGraph:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Error(f"{path}: damaged: {type(error).__name__}: {error}") from None
     for node in nodes:
+        if node.target == "builtins.getattr" and not _is_public(node.args[1:2]):
+            raise Error(f"{path}: {node.args[1:2]} is no attribute of tensors that a file may name")
         if not node.target.startswith("."):
             _function(node.target)
         elif not _is_method(node.target[1:]):
@@ -346,6 +348,7 @@ def _name_of(function: Any) -> str:
     else:
         try:
             name = str(fx.node._get_qualified_name(function))
+            name = name if "." in name else f"builtins.{name}"
         except (RuntimeError, AttributeError):
             return ""
     try:
@@ -380,6 +383,10 @@ def _function(name: str) -> Callable[..., Any]:
 
 # In no table of torch's.
 _OF_TORCH = {"_check", "_check_is_size", "Size"}
+
+
+def _is_public(names: tuple[Any, ...]) -> bool:
+    return all(isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z]\w*", name)) for name in names)
 
 
 def _is_method(name: str) -> bool:

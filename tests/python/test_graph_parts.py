@@ -56,6 +56,7 @@ def many_forms(x, weight, rows):
     z = a * b.to(torch.float32) + torch.ones(a.shape[0], 1, dtype=torch.float32)
     z[0] = 2.0
     z = torch.where(z > float("inf"), z, z.clamp(min=-1.0))
+    z = z + z.mT.mT
     return z[..., :2].reshape(-1), nn.functional.embedding(rows, weight, padding_idx=None), a.size(0) * 2, z.view(-1)
 
 
