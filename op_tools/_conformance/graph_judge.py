@@ -118,9 +118,9 @@ class GraphJudge(Judge):
         ):
             for _ in range(2):  # the first compiles again: a tool has begun
                 call = prepared(case, self.device, training=False)
-                before = _calls(count)
+                before = _torch_calls(count)
                 run_call(replace(call, function=compiled), self.device)
-                counted.append(_calls(count) - before)
+                counted.append(_torch_calls(count) - before)
         return Ran.COMPILER if not counted[-1] else Ran.TORCH if counted[-1] >= _AROUND else Ran.MIXED
 
 
@@ -130,7 +130,7 @@ _AROUND = 3  # operators of a case between its neighbours
 _COMPUTES_NOTHING = ("detach", "lift_fresh", "alias", "view", "empty", "empty_strided", "as_strided")
 
 
-def _calls(count: OpTimeMeasure) -> int:
+def _torch_calls(count: OpTimeMeasure) -> int:
     return sum(row.calls for row in count.result().rows if base_name(row.op) not in _COMPUTES_NOTHING)
 
 

@@ -147,7 +147,7 @@ class SavedGraph:
             place = " ".join(filter(None, [node.module, node.line]))
             lines += [f"    # {_plain(place)}"] if place and f"    # {_plain(place)}" not in lines[-2:] else []
             lines.append(f"    {names[node.name]} = {_call_text(node, names)}")
-        return "\n".join([*lines, f"    return {_text(self.outputs, names)}"]) + "\n"
+        return "\n".join([*lines, f"    return {_value_text(self.outputs, names)}"]) + "\n"
 
     def write(self, folder: Path) -> Path:
         """Writes it into a folder, which is made.
@@ -403,18 +403,18 @@ def _plain(text: str) -> str:
 
 
 def _call_text(node: GraphNode, names: Mapping[str, str]) -> str:
-    items = [_text(value, names) for value in node.args]
-    items += [f"{key}={_text(value, names)}" for key, value in node.kwargs.items()]
+    items = [_value_text(value, names) for value in node.args]
+    items += [f"{key}={_value_text(value, names)}" for key, value in node.kwargs.items()]
     if node.target.startswith("."):
         return f"{items[0]}.{node.target[1:]}({', '.join(items[1:])})"
     return f"{node.target.removeprefix('builtins.').removeprefix('_')}({', '.join(items)})"
 
 
-def _text(value: Any, names: Mapping[str, str]) -> str:
+def _value_text(value: Any, names: Mapping[str, str]) -> str:
     """A value as text of Python."""
 
     def of(item: Any) -> str:
-        return _text(item, names)
+        return _value_text(item, names)
 
     if isinstance(value, Ref):
         return names[value.name]

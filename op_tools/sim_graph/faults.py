@@ -13,7 +13,7 @@ import torch
 from .fusions import bypass
 from .steps import Name, Program, Step
 
-VARIABLE = "OP_TOOLS_SIM_GRAPH_FAULT"
+VARIABLE = "SIM_GRAPH_FAULT"
 """The name of the fault that is on, also for processes that are started."""
 Change = Callable[[Program], int]
 """Changes a program before its text is made; the number of changed steps."""
@@ -38,7 +38,7 @@ def current() -> Fault | None:
 
 
 @contextlib.contextmanager
-def fault(name: str) -> Iterator[Fault]:
+def plant(name: str) -> Iterator[Fault]:
     """Plants a fault in graphs that are compiled meanwhile, here and in processes that are started.
 
     Args:

@@ -158,7 +158,7 @@ MAY_IMPORT = {
     "_reduce": {"_base", "_torch", "_tools", "_bisect", "_conformance"},
     "_report": {"_base", "_tools", "_runs", "_conformance"},
 }
-MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+MAY_IMPORT["_commands"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules", "sim_graph"}
 
 # The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
 # imports nothing of it.

@@ -43,7 +43,7 @@ def test_a_fault_is_found(fault):
     name, phase = FAULTS[fault]
     training = phase == "backward"
     assert {row.status for row in rows_of(name, training=training)} == {"agrees"}
-    with sim_graph.fault(fault):
+    with sim_graph.plant(fault):
         assert "differs" in {row.status for row in rows_of(name, training=training)}
 
 
