@@ -126,7 +126,7 @@ def _not_a_leaf(copy: Any, original: Any) -> Any:
     """Operators in place refuse leaves."""
     if not isinstance(original, torch.Tensor) or not original.requires_grad:
         return copy
-    return copy.requires_grad_().view_as(copy)
+    return copy.requires_grad_().clone()
 
 
 def _versions(value: Any) -> list[int]:

@@ -72,6 +72,11 @@ class GraphNode:
         return self.target.rpartition(".")[2] in _STATE
 
     @property
+    def sets_item(self) -> bool:
+        """x[i] = y, which has no value."""
+        return self.target == "_operator.setitem" and len(self.args) == 3
+
+    @property
     def inputs(self) -> list[str]:
         """The names of values that it reads, each once."""
         return list(dict.fromkeys(ref.name for ref in refs_in((self.args, self.kwargs))))
@@ -146,7 +151,7 @@ class SavedGraph:
         for node in self.nodes:
             place = " ".join(filter(None, [node.module, node.line]))
             lines += [f"    # {_plain(place)}"] if place and f"    # {_plain(place)}" not in lines[-2:] else []
-            lines.append(f"    {names[node.name]} = {_call_text(node, names)}")
+            lines.append(f"    {_statement(node, names)}")
         return "\n".join([*lines, f"    return {_value_text(self.outputs, names)}"]) + "\n"
 
     def write(self, folder: Path) -> Path:
@@ -317,7 +322,7 @@ def cut(graph: SavedGraph, names: Sequence[str], kept_state: bool = True) -> Sav
     outputs = [
         Ref(node.name)
         for node in nodes
-        if not node.sets_state and (node.name in read_by_others or node.name not in read)
+        if not (node.sets_state or node.sets_item) and (node.name in read_by_others or node.name not in read)
     ]
     return replace(graph, nodes=tuple(nodes), inputs=tuple(inputs), outputs=tuple(outputs), examples=(), attributes={})
 
@@ -400,6 +405,13 @@ def _identifier(name: str) -> str:
 
 def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _statement(node: GraphNode, names: Mapping[str, str]) -> str:
+    if node.sets_item:
+        target, place, value = (_value_text(arg, names) for arg in node.args)
+        return f"{target}[{place}] = {value}"
+    return f"{names[node.name]} = {_call_text(node, names)}"
 
 
 def _call_text(node: GraphNode, names: Mapping[str, str]) -> str:
