@@ -185,7 +185,7 @@ def _reduce(outcome: Trial, graph: str, folder: str, fault: str, runs: int) -> N
         _, _, script = make(reduced.folder, path, Plan("cpu", (MODULE,)), 300, lambda _: None, runs=runs)
         outcome.reproduces = script.reproduces
         if not script.reproduces:
-            outcome.text += f"; the script: {script.output[-300:]}"
+            outcome.text += "; the script: " + " | ".join(script.output.splitlines()[-2:])
     except Error as error:
         outcome.text = str(error)
 
