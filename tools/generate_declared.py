@@ -67,6 +67,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 '''
+# Enumerations in Python whose values are sentences for people, by module.
+_OF_PYTHON = {"Hypothesis": "op_tools._torch.hypotheses", "Ran": "op_tools._conformance.graph_judge"}
 _ENUMERATIONS = {
     "CallVerdict": "The verdicts of RunRow.",
     "Finding": "How the results of a RunRow differ.",
@@ -183,6 +185,9 @@ def _columns_table(name: str) -> str:
 
 
 def _tokens_table(name: str) -> str:
+    if name in _OF_PYTHON:
+        members = getattr(importlib.import_module(_OF_PYTHON[name]), name)
+        return _table(["word", "meaning"], [[f"`{member.name.lower()}`", member.value] for member in members])
     tokens = [[f"`{token}`", meaning] for token, meaning in core.coverage_tokens()[name]]
     return _table(["word", "meaning"], tokens)
 

@@ -20,7 +20,7 @@ from .._conformance.self_test import SelfTest
 from .._conformance.shard_run import WorkerPlan, sampled
 from .._conformance.workers import prepare, usable_cores
 from .._torch.backends import import_backends, modules_of, usable_device
-from .command_line import Commands, add_allow_unseen, add_imports, visible
+from .command_line import Commands, UsageError, add_allow_unseen, add_imports, visible
 from .conformance_cases import positive
 
 _RUNS = {"false": (False,), "true": (True,), "all": (False, True)}
@@ -34,7 +34,7 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
+def _compiled_cases(options: argparse.Namespace) -> list[Case]:
     """The patterns, and a sample of the operators.
 
     Raises:
@@ -55,7 +55,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def _run(options: argparse.Namespace) -> int:
+def _graph_test(options: argparse.Namespace) -> int:
     prepare(is_new=options.is_program)
     self_test = SelfTest()  # works while this process finds its cases
     imports = modules_of(options.device, options.imports)
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     graphs = GraphPlan(options.backend, _RUNS[options.dynamic], options.training)
     plan = WorkerPlan(device=options.device, imports=tuple(imports), graphs=graphs)
     settings = Settings(Path(options.output), options.jobs or usable_cores(), options.timeout, resume=options.resume)
-    verdict = run_cases(_cases(options), plan, settings, read_exceptions(None), self_test, _say)
+    verdict = run_cases(_compiled_cases(options), plan, settings, read_exceptions(None), self_test, _say)
     _say(f"files in {options.output}")
     return status_of(verdict, allow_unseen=options.allow_unseen)
 
@@ -79,7 +79,9 @@ def _known_backend(name: str) -> None:
         lookup_backend(name)
     except InvalidBackend:
         known = ", ".join(list_backends(exclude_tags=()))
-        raise Error(f"--backend {name}: no such backend; there are {known}; --import MODULE imports another") from None
+        raise UsageError(
+            f"--backend {name}: no such backend; there are {known}; --import MODULE imports another"
+        ) from None
 
 
 def add(commands: Commands) -> None:
@@ -111,4 +113,4 @@ def add(commands: Commands) -> None:
     parser.add_argument("--resume", action="store_true", help="go on where an interrupted run was")
     add_imports(parser)
     add_allow_unseen(parser)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_graph_test)

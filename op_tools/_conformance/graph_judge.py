@@ -89,7 +89,9 @@ class GraphJudge(Judge):
         breaks = [str(reason).partition("\n")[0] for reason in counters["graph_break"]]
         has_other_kernels = metrics.generated_kernel_count > kernels and self.plan.backend != "inductor"
         rows = self._phases(replace(case, gradient=call.case.gradient), attempt)
-        ran = self._who(case, compiled, attempt, has_other_kernels=has_other_kernels)
+        ran = Ran.UNCOMPILED
+        if counters["stats"]["unique_graphs"]:
+            ran = self._who(case, compiled, has_other_kernels=has_other_kernels)
         for row in rows:
             row.ran = ran.name.lower()
             row.blamed = case.op if row.blamed else ""
@@ -105,10 +107,8 @@ class GraphJudge(Judge):
             rows[0].reason += "".join(f"; as if computed {hypothesis.value}" for hypothesis in likely[:1])
         return rows
 
-    def _who(self, case: Case, compiled: Callable[..., Any], attempt: Attempt, *, has_other_kernels: bool) -> Ran:
+    def _who(self, case: Case, compiled: Callable[..., Any], *, has_other_kernels: bool) -> Ran:
         """By the operators that come to torch's kernels in a call that compiles nothing."""
-        if not attempt.rows:
-            return Ran.UNCOMPILED
         if has_other_kernels:
             return Ran.INDUCTOR
         counted = []
@@ -118,9 +118,9 @@ class GraphJudge(Judge):
         ):
             for _ in range(2):  # the first compiles again: a tool has begun
                 call = prepared(case, self.device, training=False)
-                before = _calls(count)
-                attempt = run_call(replace(call, function=compiled), self.device)
-                counted.append(_calls(count) - before)
+                before = _torch_calls(count)
+                run_call(replace(call, function=compiled), self.device)
+                counted.append(_torch_calls(count) - before)
         return Ran.COMPILER if not counted[-1] else Ran.TORCH if counted[-1] >= _AROUND else Ran.MIXED
 
 
@@ -130,7 +130,7 @@ _AROUND = 3  # operators of a case between its neighbours
 _COMPUTES_NOTHING = ("detach", "lift_fresh", "alias", "view", "empty", "empty_strided", "as_strided")
 
 
-def _calls(count: OpTimeMeasure) -> int:
+def _torch_calls(count: OpTimeMeasure) -> int:
     return sum(row.calls for row in count.result().rows if base_name(row.op) not in _COMPUTES_NOTHING)
 
 

@@ -47,7 +47,7 @@ def _swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
@@ -137,7 +137,7 @@ def _cumulated(x: Tensor) -> Tensor:
     return (x * 1.0).cumsum(-1) / (torch.arange(x.shape[-1]) + 1)
 
 
-def _product(x: Tensor, y: Tensor) -> Tensor:
+def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
     return (x @ y) * 1.0
 
 
@@ -156,7 +156,7 @@ def _long_chain(x: Tensor) -> Tensor:
 _WIDE, _TOKENS = ("float32", "float64", "bfloat16"), {"bert": (2, 9, 32), "gpt2": (1, 5, 48)}
 
 
-def _tokens(*more: Callable[[int], tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], ...]]:
+def _on_tokens(*more: Callable[[int], tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: (shape, *(of(shape[-1]) for of in more)) for name, shape in _TOKENS.items()}
 
 
@@ -164,20 +164,20 @@ def _square(width: int) -> tuple[int, ...]:
     return (width, width)
 
 
-def _row(width: int) -> tuple[int, ...]:
+def _of_width(width: int) -> tuple[int, ...]:
     return (width,)
 
 
 _HEADS = {"bert": ((2, 4, 9, 8),) * 3, "gpt2": ((1, 3, 5, 16),) * 3}
 PATTERNS: dict[str, Pattern] = {
-    "linear_gelu": Pattern(_linear_gelu, _tokens(_square, _row), _WIDE),
-    "linear_gelu_tanh": Pattern(_linear_gelu_tanh, _tokens(_square, _row)),
+    "linear_gelu": Pattern(_linear_gelu, _on_tokens(_square, _of_width), _WIDE),
+    "linear_gelu_tanh": Pattern(_linear_gelu_tanh, _on_tokens(_square, _of_width)),
     "add_layer_norm": Pattern(
         _layer_norm, {name: (shape, shape, shape[-1:], shape[-1:]) for name, shape in _TOKENS.items()}, _WIDE
     ),
-    "rms_norm": Pattern(_rms_norm, _tokens(_row), _WIDE),
-    "swiglu": Pattern(_swiglu, _tokens(_square, _square, _square)),
-    "attention": Pattern(_attention, _HEADS, ("float32", "bfloat16")),
+    "rms_norm": Pattern(_rms_norm, _on_tokens(_of_width), _WIDE),
+    "swiglu": Pattern(_swiglu, _on_tokens(_square, _square, _square)),
+    "attention": Pattern(_fused_attention, _HEADS, ("float32", "bfloat16")),
     "causal_attention": Pattern(_causal_attention, _HEADS),
     "written_attention": Pattern(_written_attention, _HEADS),
     "rotary": Pattern(_rotary, {"llama": ((1, 4, 6, 8), (6, 8), (6, 8))}),
@@ -186,9 +186,9 @@ PATTERNS: dict[str, Pattern] = {
     "pooling": Pattern(_max_pool, {"resnet": ((2, 4, 9, 9),)}),
     "embedding": Pattern(_embedding, {"bert": ((2, 7), (8, 16), (16,))}, integers=frozenset([0])),
     "cross_entropy": Pattern(_cross_entropy, {"gpt2": ((6, 8), (6,))}, integers=frozenset([1])),
-    "standardized": Pattern(_standardized, _tokens(), _WIDE),
-    "moments": Pattern(_moments, _tokens()),
-    "std_of_all": Pattern(_std_of_all, _tokens()),
+    "standardized": Pattern(_standardized, _on_tokens(), _WIDE),
+    "moments": Pattern(_moments, _on_tokens()),
+    "std_of_all": Pattern(_std_of_all, _on_tokens()),
     "running_sum": Pattern(_running_sum, {"adam": ((4, 6), (4, 6))}, trains=False),
     "key_value_cache": Pattern(_key_value_cache, {"gpt2": ((2, 3, 8), (2, 8))}, trains=False),
     "view_of_input": Pattern(_view_of_input, {"mlp": ((4, 6), (6, 6))}, trains=False),
@@ -197,10 +197,10 @@ PATTERNS: dict[str, Pattern] = {
     "positions": Pattern(_positions, {"gpt2": ((4, 9),)}, trains=False),
     "top": Pattern(_top, {"moe": ((6, 8),)}),
     "masked_softmax": Pattern(_masked_softmax, {"bert": ((2, 5, 5), (2, 5, 5))}),
-    "cumulated": Pattern(_cumulated, _tokens()),
-    "product": Pattern(_product, {"mlp": ((8, 8), (8, 8)), "lm_head": ((2, 64), (64, 40))}, _WIDE),
+    "cumulated": Pattern(_cumulated, _on_tokens()),
+    "product": Pattern(_matrix_product, {"mlp": ((8, 8), (8, 8)), "lm_head": ((2, 64), (64, 40))}, _WIDE),
     "branches": Pattern(_branches, {"mlp": ((4, 6), (6, 6))}),
-    "long_chain": Pattern(_long_chain, _tokens(), _WIDE),
+    "long_chain": Pattern(_long_chain, _on_tokens(), _WIDE),
 }
 
 

@@ -17,7 +17,7 @@ from .._bisect.search import Answer, search
 from .._conformance.workers import Worker
 from .._torch.hypotheses import Hypothesis, explaining
 from .._torch.saved_graphs import SavedGraph, cut, graph_folder, read_graph
-from .trial import Trial, TrialResult, run_trial, start
+from .trial import Trial, TrialResult, run_trial, start_trials
 from .values import GraphValues, Value, made_inputs, program_state, values_of
 
 
@@ -113,7 +113,7 @@ def reduce_graph(
     graph = read_graph(place)
     graph = _compiled_by(graph, backend)
     values = values_of(graph, _inputs_of(Path(folder), place, graph))
-    with Worker(start, run_trial, seconds=timeout) as worker:
+    with Worker(start_trials, run_trial, seconds=timeout) as worker:
         state = _Search(graph, values, Path(into), imports, worker, attempts)
         names = [node.name for node in graph.nodes if not node.sets_state]
         whole = state.try_part(cut(graph, names), "whole")
@@ -122,11 +122,11 @@ def reduce_graph(
         state.kinds, state.smallest = whole.kinds, frozenset(names)
         say(f"shrink 1: all {len(graph.nodes)} nodes: {', '.join(sorted(whole.kinds))}: {whole.note}")
         try:
-            found = search(names, lambda sets: state.answers(sets, say), good=names)
+            outcome = search(names, lambda sets: state.answers(sets, say), good=names)
         except _NoAttemptsError:
             say(f"shrink: {attempts} attempts are done")
         else:
-            state.smallest = frozenset(found.items) or state.smallest
+            state.smallest = frozenset(outcome.items) or state.smallest
         return _finished(state)
 
 
@@ -179,17 +179,17 @@ def _written_call(state: _Search, part: SavedGraph) -> str:
     values = state.values.inputs_of(state.graph, part)
     place = state.into / part.name
     folder = place / "0"
-    replace(part, examples=tuple(map(_example, values))).write(place)
+    replace(part, examples=tuple(map(_form_of_value, values))).write(place)
     folder.mkdir()
     args = tuple(value.content for value in values)
     torch.save({"name": part.name, "args": args, "kwargs": {}, "id": 0}, folder / "input.pth")
-    inputs = [example for example in map(_example, values) if "dtype" in example]
+    inputs = [example for example in map(_form_of_value, values) if "dtype" in example]
     meta = {"format": 1, "name": part.name, "level": "torch", "id": 0, "step": 0, "inputs": inputs, "state": part.state}
     (folder / "meta.json").write_text(json.dumps(meta))
     return str(folder)
 
 
-def _example(value: Value) -> dict[str, Any]:
+def _form_of_value(value: Value) -> dict[str, Any]:
     if not isinstance(value.content, torch.Tensor):
         return {"number": value.content, "constant": True}
     tensor = value.content

@@ -58,7 +58,7 @@ class TrialResult:
         return cls(frozenset([failure.kind]), failure)
 
 
-def start() -> None:
+def start_trials() -> None:
     """Runs first in a process of trials."""
     os.environ["OP_TOOLS_LOG_LEVEL"] = "off"  # the search says how each trial ended
     reload_log_level()
@@ -77,7 +77,7 @@ def run_trial(trial: Trial) -> TrialResult:
     compiled: Callable[..., Any] = torch.compile(
         names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
     )
-    leaves, inputs = _inputs(trial.values, is_written=trial.is_written)
+    leaves, inputs = _leaves_and_inputs(trial.values, is_written=trial.is_written)
     with program_state(part.state), OpAutoCompare(output_dir=trial.folder, compiled="check", level="torch") as tool:
         try:
             _backward(compiled(*inputs), leaves)
@@ -96,7 +96,7 @@ def run_trial(trial: Trial) -> TrialResult:
     return TrialResult(kinds, note or " ".join(next(iter(texts), "").split()), saved)
 
 
-def _inputs(values: Sequence[Value], *, is_written: bool) -> tuple[list[torch.Tensor], list[Any]]:
+def _leaves_and_inputs(values: Sequence[Value], *, is_written: bool) -> tuple[list[torch.Tensor], list[Any]]:
     """Tensors whose gradients are wanted, and the inputs."""
     leaves: list[torch.Tensor] = []
 

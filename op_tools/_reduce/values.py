@@ -77,15 +77,15 @@ def values_of(graph: SavedGraph, args: Sequence[Any]) -> GraphValues:
     live: dict[str, Any] = dict(graph.attributes)
     with program_state(graph.state):
         for name, arg in zip(graph.inputs, args, strict=True):
-            live[name] = _not_a_leaf(copied(arg), arg)
+            live[name] = _not_a_leaf(with_own_memory(arg), arg)
         for name in live:
-            _note(values, name, live[name], 0)
+            _note_value(values, name, live[name], 0)
         for number, node in enumerate(graph.nodes):
-            _run(values, live, node, number)
+            _run_node(values, live, node, number)
     return values
 
 
-def _run(values: GraphValues, live: dict[str, Any], node: GraphNode, number: int) -> None:
+def _run_node(values: GraphValues, live: dict[str, Any], node: GraphNode, number: int) -> None:
     before = {name: _versions(value) for name, value in live.items() if name in node.inputs}
     try:
         live[node.name] = node.call(live)
@@ -97,16 +97,16 @@ def _run(values: GraphValues, live: dict[str, Any], node: GraphNode, number: int
     memories = {memory for name in written for memory in _memories(live[name])}
     for name, value in live.items() if written else ():
         if name != node.name and not memories.isdisjoint(_memories(value)):
-            _note(values, name, value, number + 1)
-    _note(values, node.name, live[node.name], number + 1)
+            _note_value(values, name, value, number + 1)
+    _note_value(values, node.name, live[node.name], number + 1)
 
 
-def _note(values: GraphValues, name: str, value: Any, before: int) -> None:
+def _note_value(values: GraphValues, name: str, value: Any, before: int) -> None:
     wants = isinstance(value, torch.Tensor) and value.requires_grad
-    values.by_name.setdefault(name, []).append(Value(before, copied(value), wants))
+    values.by_name.setdefault(name, []).append(Value(before, with_own_memory(value), wants))
 
 
-def copied(value: Any) -> Any:
+def with_own_memory(value: Any) -> Any:
     """A value whose tensors have memory of their own, with the same strides."""
     return tree_map(_copied_tensor, value)
 
@@ -126,7 +126,7 @@ def _not_a_leaf(copy: Any, original: Any) -> Any:
     """Operators in place refuse leaves."""
     if not isinstance(original, torch.Tensor) or not original.requires_grad:
         return copy
-    return copy.requires_grad_().view_as(copy)
+    return copy.requires_grad_().clone()
 
 
 def _versions(value: Any) -> list[int]:

@@ -211,7 +211,7 @@ def _watch_compiler(output_graph: ModuleType) -> None:
         operators = _operators_of(graph)
         name, backend = f"{GRAPH_CALLS}graph_{next(_numbers)}", _name_of(self.compiler_fn)
         if operators is not None and graph_choices()[0] == "check":
-            _save(graph, name, backend, _options_of(self.compiler_fn))  # before: a compiler may end the process
+            _save_graph(graph, name, backend, _options_of(self.compiler_fn))  # before: a compiler may end the process
         # Constants that a compiler computes, and its trials, are none of the program's calls.
         compiled = unobserved(before, self, graph, *rest, **keywords)
         if operators is None:
@@ -231,7 +231,7 @@ def _operators_of(graph: Any) -> GraphOperators | None:
         return None
 
 
-def _save(graph: Any, name: str, backend: str, options: dict[str, Any]) -> None:
+def _save_graph(graph: Any, name: str, backend: str, options: dict[str, Any]) -> None:
     """Writes the graph into the folders of the tools that judge it, for op-tools repro."""
     folders = [runs.folder_of_graphs() for runs in _on if runs.folder_of_graphs is not None]
     try:

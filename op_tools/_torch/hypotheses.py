@@ -49,7 +49,7 @@ _CASTS = {
 _OF_PRODUCTS = (Hypothesis.BFLOAT16_PRODUCTS, Hypothesis.FLOAT16_PRODUCTS)
 
 
-def _rounded(value: Any, hypothesis: Hypothesis) -> Any:
+def _rounded_as(value: Any, hypothesis: Hypothesis) -> Any:
     wide, narrow = _CASTS[hypothesis]
     return value.to(narrow).to(value.dtype) if isinstance(value, torch.Tensor) and value.dtype in wide else value
 
@@ -78,7 +78,7 @@ class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if hypothesis is Hypothesis.TANH_GELU:
             return func(*args, **({"approximate": "tanh"} if name == "gelu" else kwargs))
-        rounded = functools.partial(_rounded, hypothesis=hypothesis)
+        rounded = functools.partial(_rounded_as, hypothesis=hypothesis)
         if hypothesis in _OF_PRODUCTS:
             return func(*(tree_map(rounded, args) if name in _PRODUCTS else args), **kwargs)
         if any(returned.alias_info is not None for returned in func._schema.returns):
@@ -124,7 +124,7 @@ def explaining(
 def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:
     copies = [arg.detach().clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
     if hypothesis in _CASTS and hypothesis not in _OF_PRODUCTS:
-        copies = [_rounded(copy, hypothesis) for copy in copies]
+        copies = [_rounded_as(copy, hypothesis) for copy in copies]
     with torch.no_grad():
         if hypothesis is None:
             results = operators(*copies)

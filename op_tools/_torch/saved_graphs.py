@@ -72,6 +72,11 @@ class GraphNode:
         return self.target.rpartition(".")[2] in _STATE
 
     @property
+    def sets_item(self) -> bool:
+        """x[i] = y, which has no value."""
+        return self.target == "_operator.setitem" and len(self.args) == 3
+
+    @property
     def inputs(self) -> list[str]:
         """The names of values that it reads, each once."""
         return list(dict.fromkeys(ref.name for ref in refs_in((self.args, self.kwargs))))
@@ -146,8 +151,8 @@ class SavedGraph:
         for node in self.nodes:
             place = " ".join(filter(None, [node.module, node.line]))
             lines += [f"    # {_plain(place)}"] if place and f"    # {_plain(place)}" not in lines[-2:] else []
-            lines.append(f"    {names[node.name]} = {_call_text(node, names)}")
-        return "\n".join([*lines, f"    return {_text(self.outputs, names)}"]) + "\n"
+            lines.append(f"    {_statement(node, names)}")
+        return "\n".join([*lines, f"    return {_value_text(self.outputs, names)}"]) + "\n"
 
     def write(self, folder: Path) -> Path:
         """Writes it into a folder, which is made.
@@ -225,6 +230,8 @@ def read_graph(folder: Path) -> SavedGraph:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Error(f"{path}: damaged: {type(error).__name__}: {error}") from None
     for node in nodes:
+        if node.target == "builtins.getattr" and not _is_public(node.args[1:2]):
+            raise Error(f"{path}: {node.args[1:2]} is no attribute of tensors that a file may name")
         if not node.target.startswith("."):
             _function(node.target)
         elif not _is_method(node.target[1:]):
@@ -315,7 +322,7 @@ def cut(graph: SavedGraph, names: Sequence[str], kept_state: bool = True) -> Sav
     outputs = [
         Ref(node.name)
         for node in nodes
-        if not node.sets_state and (node.name in read_by_others or node.name not in read)
+        if not (node.sets_state or node.sets_item) and (node.name in read_by_others or node.name not in read)
     ]
     return replace(graph, nodes=tuple(nodes), inputs=tuple(inputs), outputs=tuple(outputs), examples=(), attributes={})
 
@@ -346,6 +353,7 @@ def _name_of(function: Any) -> str:
     else:
         try:
             name = str(fx.node._get_qualified_name(function))
+            name = name if "." in name else f"builtins.{name}"
         except (RuntimeError, AttributeError):
             return ""
     try:
@@ -382,6 +390,10 @@ def _function(name: str) -> Callable[..., Any]:
 _OF_TORCH = {"_check", "_check_is_size", "Size"}
 
 
+def _is_public(names: tuple[Any, ...]) -> bool:
+    return all(isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z]\w*", name)) for name in names)
+
+
 def _is_method(name: str) -> bool:
     is_plain = re.fullmatch(r"[A-Za-z]\w*", name) or re.fullmatch(r"__\w+__", name)
     return bool(is_plain) and hasattr(torch.Tensor, name) and name not in ("tofile", "share_memory_", "__reduce_ex__")
@@ -395,19 +407,26 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
+def _statement(node: GraphNode, names: Mapping[str, str]) -> str:
+    if node.sets_item:
+        target, place, value = (_value_text(arg, names) for arg in node.args)
+        return f"{target}[{place}] = {value}"
+    return f"{names[node.name]} = {_call_text(node, names)}"
+
+
 def _call_text(node: GraphNode, names: Mapping[str, str]) -> str:
-    items = [_text(value, names) for value in node.args]
-    items += [f"{key}={_text(value, names)}" for key, value in node.kwargs.items()]
+    items = [_value_text(value, names) for value in node.args]
+    items += [f"{key}={_value_text(value, names)}" for key, value in node.kwargs.items()]
     if node.target.startswith("."):
         return f"{items[0]}.{node.target[1:]}({', '.join(items[1:])})"
     return f"{node.target.removeprefix('builtins.').removeprefix('_')}({', '.join(items)})"
 
 
-def _text(value: Any, names: Mapping[str, str]) -> str:
+def _value_text(value: Any, names: Mapping[str, str]) -> str:
     """A value as text of Python."""
 
     def of(item: Any) -> str:
-        return _text(item, names)
+        return _value_text(item, names)
 
     if isinstance(value, Ref):
         return names[value.name]

@@ -76,7 +76,7 @@ def _differentiable(saved: Saved) -> frozenset[str]:
     wants = [view.requires_grad for view in saved.inputs]
     tensors = [leaf for leaf in saved.args if isinstance(leaf, torch.Tensor)]
     inputs = {
-        id(tensor): tensor.detach().clone().requires_grad_(wanted).view_as(tensor)
+        id(tensor): tensor.detach().clone().requires_grad_(wanted).clone()
         for tensor, wanted in zip(tensors, wants, strict=True)
     }
     with torch.set_grad_enabled(bool(saved.state.get("grad_enabled", True))):

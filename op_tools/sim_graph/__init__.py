@@ -3,7 +3,7 @@
     import op_tools.sim_graph
 
     step = torch.compile(model, backend="sim_graph")
-    with op_tools.sim_graph.fault("wrong fusion"):
+    with op_tools.sim_graph.plant("wrong fusion"):
         step(x)
 
 aten graphs, forward and backward, become steps of its own kernels (conversions.py), neighbours are fused (fusions.py), and the steps become the
@@ -14,6 +14,6 @@ faults.py has the faults. docs/sim_graph.md describes it.
 from __future__ import annotations
 
 from .compiler import compiled_texts, sim_graph
-from .faults import FAULTS, Fault, fault
+from .faults import FAULTS, Fault, plant
 
-__all__ = ["FAULTS", "Fault", "compiled_texts", "fault", "sim_graph"]
+__all__ = ["FAULTS", "Fault", "compiled_texts", "plant", "sim_graph"]

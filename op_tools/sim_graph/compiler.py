@@ -41,7 +41,9 @@ def sim_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
         graph: of torch functions.
         inputs: tensors and sizes of the first call, as torch.compile knows them.
     """
-    compiled: Callable[..., Any] = aot_autograd(fw_compiler=_compile, bw_compiler=_compile)(graph, inputs)
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=_compile, bw_compiler=_compile, keep_inference_input_mutations=True
+    )(graph, inputs)
     planted = faults.current()
     if planted is None or planted.change is not None or not _has(graph, planted):
         return compiled
@@ -82,7 +84,7 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]
     text, functions = _text_of(program)
     key = hashlib.sha256(text.encode()).hexdigest()
     if key not in _texts:
-        names: dict[str, Any] = {}
+        names: dict[str, Any] = {"torch": torch}
         exec(compile(text, f"<sim_graph {key[:8]}>", "exec"), names)  # noqa: S102  (the compiler's own text)
         _texts[key] = names["run"]
     run = _texts[key]
@@ -120,7 +122,7 @@ def _expression(value: Any) -> str:
     if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     if isinstance(value, torch.device):
-        return f"__import__('torch').device({str(value)!r})"
+        return f"torch.device({str(value)!r})"
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-        return f"__import__('torch').{str(value).removeprefix('torch.')}"
+        return str(value)
     return repr(value)

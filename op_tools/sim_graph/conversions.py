@@ -65,22 +65,22 @@ def program_of(graph: fx.Graph) -> Program:
         if node.op == "placeholder":
             inputs.append(node.name)
         elif node.op == "output":
-            outputs = _named(node.args[0])
+            outputs = _with_names(node.args[0])
         elif node.op == "get_attr":
             value = node.graph.owning_module
             for part in str(node.target).split("."):
                 value = getattr(value, part)
-            steps.append(Step(node.name, "torch", (), {}, _constant(value)))
+            steps.append(Step(node.name, "torch", (), {}, _giving(value)))
         else:
-            steps.append(_step(node))
+            steps.append(_step_of_node(node))
     return Program(inputs, steps, outputs)
 
 
-def _constant(value: Any) -> Callable[[], Any]:
+def _giving(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def _step(node: fx.Node) -> Step:
+def _step_of_node(node: fx.Node) -> Step:
     conversion = CONVERSIONS.get(node.target)
     if conversion is not None:
         try:
@@ -88,18 +88,18 @@ def _step(node: fx.Node) -> Step:
         except NotImplementedError:
             pass
         else:
-            return Step(node.name, kernel, _named(args), _named(keywords))
+            return Step(node.name, kernel, _with_names(args), _with_names(keywords))
     assert callable(node.target)
-    return Step(node.name, "torch", _named(tuple(node.args)), _named(dict(node.kwargs)), node.target)
+    return Step(node.name, "torch", _with_names(tuple(node.args)), _with_names(dict(node.kwargs)), node.target)
 
 
-def _named(value: Any) -> Any:
+def _with_names(value: Any) -> Any:
     """Arguments with names in the place of nodes."""
     if isinstance(value, fx.Node):
         return Name(value.name)
     if isinstance(value, dict):
-        return {key: _named(item) for key, item in value.items()}
+        return {key: _with_names(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         kind = tuple if isinstance(value, tuple) else list
-        return kind(map(_named, value))
+        return kind(map(_with_names, value))
     return value

@@ -13,7 +13,7 @@ import torch
 from .fusions import bypass
 from .steps import Name, Program, Step
 
-VARIABLE = "OP_TOOLS_SIM_GRAPH_FAULT"
+VARIABLE = "SIM_GRAPH_FAULT"
 """The name of the fault that is on, also for processes that are started."""
 Change = Callable[[Program], int]
 """Changes a program before its text is made; the number of changed steps."""
@@ -38,7 +38,7 @@ def current() -> Fault | None:
 
 
 @contextlib.contextmanager
-def fault(name: str) -> Iterator[Fault]:
+def plant(name: str) -> Iterator[Fault]:
     """Plants a fault in graphs that are compiled meanwhile, here and in processes that are started.
 
     Args:
@@ -154,18 +154,6 @@ def _into_first(x: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid_(x)
 
 
-def _stale(program: Program) -> int:
-    """A size that is the one of the first call."""
-    steps = [step for step in program.steps if "sym_size" in str(step.function)]
-    for step in steps:
-        step.function, step.args = _eight, ()
-    return len(steps)
-
-
-def _eight() -> int:
-    return 8
-
-
 def _abort(program: Program) -> int:
     if any(step.kernel in ("linear", "linear_gelu", "product") for step in program.steps):
         os.abort()
@@ -207,7 +195,6 @@ FAULTS: dict[str, Fault] = {
         Fault("dead code", _dead_code, frozenset({"setitem", "copy_"})),
         Fault("reused buffer", _reused, frozenset({"sigmoid", "tanh"})),
         Fault("wrong kernel", _other_kernel(("silu",), "relu"), frozenset({"silu"})),
-        Fault("stale shape", _stale, frozenset(), only="dynamic"),
         Fault("crash", _abort, _PRODUCTS, only="dynamic"),
         Fault("no gradient function", None, frozenset({"layer_norm"})),
         Fault("copied view", None, frozenset({"view", "transpose", "t", "reshape"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from .steps import Name, Program, Step, renamed
 
@@ -25,28 +26,42 @@ def _only_reader(program: Program, step: Step) -> Step | None:
 
 
 def _fuse_pairs(program: Program, first: str, second: str, kernel: str) -> None:
-    """A step whose only reader is a step of the second kernel, as its first argument."""
+    """A step whose only reader is a step of the second kernel, as its first argument; also where a view is between."""
     for step in list(program.steps):
-        reader = _only_reader(program, step) if step.kernel == first else None
-        if reader is None or reader.kernel != second or reader.args[:1] != (Name(step.result),) or step.keywords:
+        near = _only_reader(program, step) if step.kernel == first and not step.keywords else None
+        view = near if near is not None and _is_view(near) else None
+        last = _only_reader(program, view) if view else near
+        read = view or step
+        if last is None or last.kernel != second or last.args[:1] != (Name(read.result),):
             continue
-        arguments = (*step.args, *reader.args[1:])
-        if not program.is_returned(step.result):
-            reader.kernel, reader.args = kernel, arguments
-            program.steps.remove(step)
+        arguments = (*step.args, *last.args[1:])
+        if not any(program.is_returned(each.result) for each in (step, read)):
+            step.kernel, step.args, step.keywords = kernel, arguments, last.keywords
+            bypass(program, last, Name(read.result))
         elif kernel in _WITH_BOTH:
-            both = f"{step.result}_both"
-            place = program.steps.index(step)
-            program.steps[place : place + 1] = [
-                Step(both, _WITH_BOTH[kernel], arguments, reader.keywords),
-                Step(step.result, "torch", (Name(both), 0), {}, operator.getitem),
-            ]
-            reader.kernel, reader.function, reader.args, reader.keywords = (
-                "torch",
-                operator.getitem,
-                (Name(both), 1),
-                {},
-            )
+            _keep_both(program, step, view, last, _WITH_BOTH[kernel], arguments)
+
+
+def _keep_both(
+    program: Program, step: Step, view: Step | None, last: Step, kernel: str, arguments: tuple[Any, ...]
+) -> None:
+    """The steps become a kernel, and both its results."""
+    both, place = f"{step.result}_both", program.steps.index(step)
+    program.steps[place : place + 1] = [
+        Step(both, kernel, arguments, last.keywords),
+        Step(step.result, "torch", (Name(both), 0), {}, operator.getitem),
+    ]
+    if view is None:
+        last.kernel, last.function, last.args, last.keywords = "torch", operator.getitem, (Name(both), 1), {}
+        return
+    second = Step(f"{last.result}_flat", "torch", (Name(both), 1), {}, operator.getitem)
+    program.steps.insert(program.steps.index(last), second)
+    last.kernel, last.function, last.keywords = "torch", view.function, view.keywords
+    last.args = renamed(view.args, step.result, Name(second.result))
+
+
+def _is_view(step: Step) -> bool:
+    return str(step.function) == "aten.view.default"
 
 
 def _scale_softmax(program: Program) -> None:

@@ -96,7 +96,7 @@ class Trial:
     """The outcome of a trial."""
 
     matters: bool = False
-    found: bool = False
+    is_found: bool = False
     named: bool = False
     nodes: int = 0
     reproduces: bool = False
@@ -113,7 +113,7 @@ def run_program(seed: int, fault: str, *, planted: bool, tool: Any = None) -> li
     dtype = torch.float64 if fault == "float64 narrowed" else torch.float32
     model = model.to(dtype)
     x = torch.randn((N, *_SHAPES[program(seed).data]), generator=torch.Generator().manual_seed(seed)).to(dtype)
-    plant = sim_graph.fault(fault) if planted else contextlib.nullcontext()
+    plant = sim_graph.plant(fault) if planted else contextlib.nullcontext()
     with plant, tool or contextlib.nullcontext():
         step = torch.compile(model, backend="sim_graph", dynamic=rule.only == "dynamic")
         try:
@@ -162,12 +162,12 @@ def trial(seed: int, fault: str, *, runs: int) -> Trial:
         tool = op_tools.OpAutoCompare(output_dir=folder, max_saved=1)
         run_program(seed, fault, planted=True, tool=tool)
         result = tool.result()
-        outcome.found = result.verdict.value == "differs"
+        outcome.is_found = result.verdict.value == "differs"
         graphs = sorted(Path(folder).glob("**/torch.compile.*/graph.json"))
         wrong = {row.op for row in result.failures}
         graph = next((path.parent for path in graphs if path.parent.name in wrong), None)
         if outcome.matters and graph is not None:
-            with sim_graph.fault(fault):
+            with sim_graph.plant(fault):
                 _reduce(outcome, str(graph), folder, fault, runs)
     outcome.seconds = time.monotonic() - began
     return outcome
@@ -185,7 +185,7 @@ def _reduce(outcome: Trial, graph: str, folder: str, fault: str, runs: int) -> N
         _, _, script = make(reduced.folder, path, Plan("cpu", (MODULE,)), 300, lambda _: None, runs=runs)
         outcome.reproduces = script.reproduces
         if not script.reproduces:
-            outcome.text += f"; the script: {script.output[-300:]}"
+            outcome.text += "; the script: " + " | ".join(script.output.splitlines()[-2:])
     except Error as error:
         outcome.text = str(error)
 
@@ -208,15 +208,19 @@ def main() -> int:
         outcome = trial(seed, fault, runs=options.runs)
         if not outcome.matters:
             counts["changes nothing"] += 1
-            counts["changes nothing, named"] += outcome.found
+            counts["changes nothing, named"] += outcome.is_found
             print(f"seed {seed}: {fault}: changes nothing", flush=True)
             continue
         counts["matters"] += 1
-        for name in ("found", "named", "reproduces"):
-            counts[name] += getattr(outcome, name)
+        for name, holds in {
+            "found": outcome.is_found,
+            "named": outcome.named,
+            "reproduces": outcome.reproduces,
+        }.items():
+            counts[name] += holds
         nodes += [outcome.nodes] if outcome.nodes else []
         print(
-            f"seed {seed}: {fault}: found {outcome.found}, named {outcome.named}, reproduces {outcome.reproduces}, "
+            f"seed {seed}: {fault}: found {outcome.is_found}, named {outcome.named}, reproduces {outcome.reproduces}, "
             f"{outcome.nodes} nodes ({outcome.text}), {outcome.seconds:.0f} s",
             flush=True,
         )

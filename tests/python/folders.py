@@ -161,7 +161,7 @@ MAY_IMPORT = {
     "_diagnose": {"_base", "_bisect", "_report", "_tools"},
 }
 MAY_IMPORT["_commands"] = {"_base", "_as_cuda", "_bisect", "_runs", "analyse", "_conformance"}
-MAY_IMPORT["_work"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules"}
+MAY_IMPORT["_work"] = set(MAY_IMPORT) - {"startup", "integrations", "_modules", "sim_graph"}
 
 # The package beside it, of parts that few users need, imports the public names of op_tools ("") and files of these folders. op_tools
 # imports nothing of it.

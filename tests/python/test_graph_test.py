@@ -9,7 +9,7 @@ import torch
 import op_tools.sim_graph as sim_graph
 from op_tools.__main__ import main as command
 from op_tools._conformance.graph_judge import GraphJudge, GraphPlan, between
-from op_tools._conformance.patterns import PATTERNS, pattern_cases
+from op_tools._conformance.patterns import PATTERNS, Pattern, pattern_cases
 from op_tools._conformance.rows import NOT_JUDGED, UNSUPPORTED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,7 +43,7 @@ def test_a_fault_is_found(fault):
     name, phase = FAULTS[fault]
     training = phase == "backward"
     assert {row.status for row in rows_of(name, training=training)} == {"agrees"}
-    with sim_graph.fault(fault):
+    with sim_graph.plant(fault):
         assert "differs" in {row.status for row in rows_of(name, training=training)}
 
 
@@ -54,7 +54,7 @@ def test_static_and_dynamic_sizes_have_rows_of_their_own():
 
 
 def test_who_ran_a_case_is_said():
-    assert rows_of("linear_gelu", backend="eager")[0].ran == "torch"
+    assert rows_of("linear_gelu", backend="aot_eager")[0].ran == "torch"
 
 
 def test_a_compiler_without_such_an_operator_is_unsupported():
@@ -66,8 +66,9 @@ def test_a_compiler_without_such_an_operator_is_unsupported():
 
 
 def test_a_function_without_a_graph_is_not_judged(monkeypatch):
-    broken = torch.compiler.disable(PATTERNS["rms_norm"].function)
-    monkeypatch.setitem(PATTERNS, "rms_norm", type(PATTERNS["rms_norm"])(broken, PATTERNS["rms_norm"].shapes))
+    kept = torch.compiler.disable(PATTERNS["rms_norm"].function)
+    shapes = PATTERNS["rms_norm"].shapes
+    monkeypatch.setitem(PATTERNS, "rms_norm", Pattern(lambda x, weight: kept(x, weight), shapes))
     (row,) = rows_of("rms_norm")
     assert (row.status, row.ran) == (NOT_JUDGED, "uncompiled")
 
@@ -81,12 +82,14 @@ def test_neighbours_do_not_change_a_result():
 
 def test_the_command_writes_a_scorecard():
     status = command(
-        ["graph-test", "--backend", "eager", "--fname", "rms_norm", "--ops", "0", "-o", "result", "--jobs", "1"]
+        ["graph-test", "--backend", "aot_eager", "--fname", "rms_norm", "--ops", "0", "-o", "result", "--jobs", "1"]
     )
     assert status == 0
     summary = json.loads(Path("result/summary.json").read_text())
     assert (
-        summary["device"] == "eager on cpu" and summary["ran"] == {"torch": 6} and summary["statuses"] == {"agrees": 6}
+        summary["device"] == "aot_eager on cpu"
+        and summary["ran"] == {"torch": 6}
+        and summary["statuses"] == {"agrees": 6}
     )
     assert "torch's kernels" in Path("result/scorecard.md").read_text()
 

@@ -252,6 +252,8 @@ LATE = {
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
     "torch.utils._device": "import op_tools loads no module of torch that torch does not",
+    "torch._dynamo": "torch.compile's parts take half a second, which only compiling needs",
+    "torch._inductor": "likewise",
     "torch.testing._internal": "needs packages that torch alone does not: expecttest",
 }
 
