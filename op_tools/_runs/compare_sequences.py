@@ -59,7 +59,7 @@ class SequenceRow:
     largest: float
     """The largest difference of a row of the result, as a share of its norm."""
     units: float
-    """`largest`, in units of the dtype's rounding."""
+    """`largest`, in units of the rounding of the coarsest dtype of this result and those before it."""
     not_compared: list[str]
     """Inputs without rows in common: masks, position tables. Parameters are compared as a whole."""
     ids_a: list[int]
@@ -121,8 +121,7 @@ class SequenceComparison(Result):
         rounding that began earlier."""
         most = 0.0
         for row in self.rows:
-            unit = _unit(f"torch.{row.dtype}")
-            if row.largest > _BEYOND * max(most, unit):
+            if row.units > _BEYOND and row.largest > _BEYOND * most:
                 return row
             most = max(most, row.largest)
         return None
@@ -314,12 +313,13 @@ class _Comparison:
 
     def rows(self) -> list[SequenceRow]:
         of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
-        rows = []
+        rows, unit = [], 0.0
         for place in of_a:
             if place not in of_b or (_only_moved(self.a, of_a[place]) and _only_moved(self.b, of_b[place])):
                 continue
             if (row := self._row(place, of_a[place], of_b[place])) is not None:
-                rows.append(row)
+                unit = max(unit, _unit(f"torch.{row.dtype}"))
+                rows.append(replace(row, units=row.largest / unit))
         return rows
 
     def alone(self) -> tuple[list[RecordedCall], list[RecordedCall]]:
@@ -378,7 +378,7 @@ class _Comparison:
             outputs.share,
             own.share,
             outputs.largest,
-            outputs.largest / _unit(dtype),
+            0.0,
             list(not_compared),
             [self.a.calls[number].id for number, _ in of_a],
             ids_b,
@@ -469,7 +469,7 @@ def _by_key(run: TokenRun) -> dict[Any, list[int]]:
 
 def _unit(dtype: str) -> float:
     known = getattr(torch, dtype.removeprefix("torch."), None)
-    return torch.finfo(known).eps if known is not None and known.is_floating_point else 1.0
+    return torch.finfo(known).eps if known is not None and known.is_floating_point else torch.finfo(torch.float64).eps
 
 
 def _log_probabilities(comparison: _Comparison, rows: Sequence[SequenceRow]) -> TokenDifferences | None:
@@ -623,7 +623,7 @@ def _proven(
         differ=differ,
         difference=math.sqrt(sum(gap**2 for gap in gaps) / len(gaps)),
         largest=max(gaps),
-        units=max(gaps) / _unit(f"torch.{row.dtype}"),
+        units=row.units * max(gaps) / row.largest if row.largest else 0.0,
         proof="values",
         judged_a=judged_a,
         judged_b=judged_b,
