@@ -77,7 +77,9 @@ class TokenRun:
         self.recording = recording
         prints = bytearray(recording.prints)
         if not prints:
-            raise Error(f"{name}: {recording.path} has no rows: record it with row_hashes=True, or --record --row-hashes")
+            raise Error(
+                f"{name}: {recording.path} has no rows: record it with row_hashes=True, or --record --row-hashes"
+            )
         words = torch.frombuffer(prints, dtype=torch.int64).view(-1, _PRINT_WORDS)
         self._hashes = words[:, 0].contiguous()
         self._numbers = words[:, 1:].contiguous().view(torch.float64)
@@ -233,20 +235,20 @@ def _same_rows(
     places: dict[int, list[int]] = defaultdict(list)
     for of_input, of_rows in inputs:
         if of_input.width == rows.width:
-            tokens = [NO_TOKEN] * len(of_input.hashes) if of_rows is None else of_rows.tolist()
-            for row_hash, token in zip(of_input.hashes.tolist(), tokens, strict=True):
+            numbers = [NO_TOKEN] * len(of_input.hashes) if of_rows is None else of_rows.tolist()
+            for row_hash, token in zip(of_input.hashes.tolist(), numbers, strict=True):
                 places[row_hash].append(token)
     if not places:
         return None
     taken: Counter[int] = Counter()  # rows with the same bits, in their order
-    found = []
+    tokens_of_rows = []
     for row_hash in rows.hashes.tolist():
         tokens_of_hash = places.get(row_hash)
         if tokens_of_hash is None:
             return None
-        found.append(tokens_of_hash[taken[row_hash] % len(tokens_of_hash)])
+        tokens_of_rows.append(tokens_of_hash[taken[row_hash] % len(tokens_of_hash)])
         taken[row_hash] += 1
-    return torch.tensor(found) if any(token != NO_TOKEN for token in found) else None
+    return torch.tensor(tokens_of_rows) if any(token != NO_TOKEN for token in tokens_of_rows) else None
 
 
 def _in_order(rows: Rows, inputs: Sequence[tuple[Rows, torch.Tensor | None]]) -> torch.Tensor | None:
@@ -287,7 +289,9 @@ def results_with_tokens(run: TokenRun) -> dict[Place, list[tuple[int, RecordedTe
     return places
 
 
-def choices_of(a: TokenRun, of_a: RecordedTensor, b: TokenRun, of_b: RecordedTensor) -> Iterator[tuple[Rows, torch.Tensor, Rows, torch.Tensor]]:
+def choices_of(
+    a: TokenRun, of_a: RecordedTensor, b: TokenRun, of_b: RecordedTensor
+) -> Iterator[tuple[Rows, torch.Tensor, Rows, torch.Tensor]]:
     """The rows of two tensors that can be compared: of the same width, with tokens in both."""
     for rows_a, tokens_a in a.rows(of_a):
         for rows_b, tokens_b in b.rows(of_b):
@@ -335,7 +339,7 @@ def _distances(a: TokenRun, b: TokenRun) -> dict[tuple[int, int], float]:
     return distances
 
 
-def _with_neighbours(a: TokenRun, b: TokenRun, distances: dict[tuple[int, int], float]) -> list[tuple[float, int, int]]:
+def _nearest_pairs(a: TokenRun, b: TokenRun, distances: dict[tuple[int, int], float]) -> list[tuple[float, int, int]]:
     """Distance, token of B, token of A: the nearest first. Tokens of a prompt that several sequences begin with are told apart by those
     that follow them in the same piece."""
 
@@ -365,7 +369,7 @@ def matched_tokens(a: TokenRun, b: TokenRun) -> torch.Tensor:
     """
     match = torch.full((len(b.tokens),), NO_TOKEN)
     taken: set[int] = set()
-    pairs = _with_neighbours(a, b, _distances(a, b))
+    pairs = _nearest_pairs(a, b, _distances(a, b))
     for again in (False, True):  # then those that were computed more than once
         for _, token, other in pairs:
             if match[token] == NO_TOKEN and (again or other not in taken):

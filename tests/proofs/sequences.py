@@ -61,7 +61,7 @@ def ours(dtype: torch.dtype, *, eager: bool) -> Program:
 
 
 def of_transformers(dtype: torch.dtype, *, eager: bool) -> Program:
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  (an extra)
+    from transformers import LlamaConfig, LlamaForCausalLM  # an extra
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -209,7 +209,9 @@ def main() -> int:
         "|---|---|---|---|---|---|---|",
     ]
     wrong = 0
-    for make, dtype, eager in itertools.product((ours, of_transformers), (torch.float32, torch.bfloat16), (False, True)):
+    for make, dtype, eager in itertools.product(
+        (ours, of_transformers), (torch.float32, torch.bfloat16), (False, True)
+    ):
         program = make(dtype, eager=eager)
         comparison = by_tool(program)
         first, differ, mean = by_hand(program)
