@@ -43,7 +43,7 @@ class SequenceRow:
     dtype: str
     verdict: str
     """`agrees`: the same bits for each token; `born here`: of some tokens the inputs have the same bits, the result has not; `carried`: all
-    tokens with other bits have other inputs; `differs, cause not result`: no input that could be compared has other bits."""
+    tokens with other bits have other inputs; `differs, cause not found`: no input that could be compared has other bits."""
     tokens: int
     """Rows that were compared."""
     differ: int
@@ -127,7 +127,11 @@ class SequenceComparison(Result):
         return None
 
     def before(self, row: SequenceRow) -> list[str]:
-        """Of a row that was not born: the last calls of A alone and of B alone before it, in which it may have been."""
+        """The last calls of A alone and of B alone before a row that was not born here: it may have been in them.
+
+        Args:
+            row: of `rows`.
+        """
         if row.born:
             return []
         texts = []
