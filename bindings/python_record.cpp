@@ -99,8 +99,7 @@ void bind_record(py::module_& module) {
                              [](const Recording& recording) {
                                py::list list;
                                for (const RecordedRows& rows : recording.rows) {
-                                 list.append(
-                                     py::make_tuple(rows.value, rows.first_dim, rows.second_dim, rows.count));
+                                 list.append(py::make_tuple(rows.value, rows.first_dim, rows.second_dim, rows.count));
                                }
                                return list;
                              })

@@ -53,7 +53,9 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, dim: int = 32, *, eager: bool = False, vocabulary: int = 64, heads: int = 4, layers: int = 2) -> None:
+    def __init__(
+        self, dim: int = 32, *, eager: bool = False, vocabulary: int = 64, heads: int = 4, layers: int = 2
+    ) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(vocabulary, dim), nn.Embedding(64, dim)
         self.blocks = nn.ModuleList(Block(dim, heads, eager=eager) for _ in range(layers))

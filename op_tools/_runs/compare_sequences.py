@@ -59,7 +59,7 @@ class SequenceRow:
     largest: float
     """The largest difference of a row of the result, as a share of its norm."""
     units: float
-    """`largest`, in units of the dtype's rounding."""
+    """`largest`, in units of the rounding of the coarsest dtype of this result and those before it."""
     not_compared: list[str]
     """Inputs without rows in common: masks, position tables. Parameters are compared as a whole."""
     ids_a: list[int]
@@ -121,14 +121,17 @@ class SequenceComparison(Result):
         rounding that began earlier."""
         most = 0.0
         for row in self.rows:
-            unit = _unit(f"torch.{row.dtype}")
-            if row.largest > _BEYOND * max(most, unit):
+            if row.units > _BEYOND and row.largest > _BEYOND * most:
                 return row
             most = max(most, row.largest)
         return None
 
     def before(self, row: SequenceRow) -> list[str]:
-        """Of a row that was not born: the last calls of A alone and of B alone before it, in which it may have been."""
+        """The last calls of A alone and of B alone before a row that was not born here: it may have been in them.
+
+        Args:
+            row: of `rows`.
+        """
         if row.born:
             return []
         texts = []
@@ -162,7 +165,9 @@ class SequenceComparison(Result):
 
     def births(self) -> list[SequenceRow]:
         """The results in which a difference was born, the largest of its own first."""
-        return sorted((row for row in self.rows if row.verdict == CallVerdict.BORN), key=lambda row: -row.own_difference)
+        return sorted(
+            (row for row in self.rows if row.verdict == CallVerdict.BORN), key=lambda row: -row.own_difference
+        )
 
     def table(self) -> str:
         """For people, in 80 columns."""
@@ -197,21 +202,21 @@ def _described(comparison: SequenceComparison) -> Iterator[str]:
         worded("module", "module"),
         Shown("differ", lambda row: f"{row.differ}/{row.tokens}", is_number=True),
         Shown("born", lambda row: str(row.born or "-"), is_number=True),
-        Shown("in", lambda row: _share(row.input_difference), is_number=True),
-        Shown("out", lambda row: _share(row.difference), is_number=True),
+        Shown("in", lambda row: _number_text(row.input_difference), is_number=True),
+        Shown("out", lambda row: _number_text(row.difference), is_number=True),
         Shown("units", lambda row: f"{row.units:.2g}" if row.units else "-", is_number=True),
     ]
     if first is not None:
         yield ""
-        yield f"First divergence: {first.op}: {_finding(first)}"
-        yield from _facts(comparison, first)
+        yield f"First divergence: {first.op}: {_birth_text(first)}"
+        yield from _row_lines(comparison, first)
         place = comparison.rows.index(first)
         yield from ("", text_table(columns, comparison.rows[max(0, place - 3) : place + 9], -1, 80))
         beyond = comparison.beyond_rounding
         if beyond is not None and beyond is not first:
             yield ""
             yield f"First beyond rounding: {beyond.op}: a row differs by {beyond.units:.2g} units"
-            yield from _facts(comparison, beyond)
+            yield from _row_lines(comparison, beyond)
         births = comparison.births()
         if len(births) > 1:
             yield from ("", "Results that were born with other bits, the largest difference of their own first:")
@@ -222,14 +227,17 @@ def _described(comparison: SequenceComparison) -> Iterator[str]:
         yield ""
         yield f"At the end ({short_name(end.op)}, {end.line}): {end.differ} of {end.tokens} tokens have another number,"
         yield f"by {end.mean:.3g} in the mean and {end.largest:.3g} at most"
-    yield from (f"{'NOT JUDGED' if comparison.verdict is Verdict.NOT_JUDGED else 'not compared'}: {one}" for one in comparison.unseen)
+    yield from (
+        f"{'NOT JUDGED' if comparison.verdict is Verdict.NOT_JUDGED else 'not compared'}: {reason}"
+        for reason in comparison.unseen
+    )
 
 
-def _share(number: float) -> str:
+def _number_text(number: float) -> str:
     return f"{number:.2g}" if number else "-"
 
 
-def _finding(row: SequenceRow) -> str:
+def _birth_text(row: SequenceRow) -> str:
     if row.born:
         return "born here: the inputs of a token have the same bits, its result has not"
     if row.verdict == CallVerdict.CARRIED:
@@ -237,7 +245,7 @@ def _finding(row: SequenceRow) -> str:
     return "it or its inputs, some of which could not be compared"
 
 
-def _facts(comparison: SequenceComparison, row: SequenceRow) -> Iterator[str]:
+def _row_lines(comparison: SequenceComparison, row: SequenceRow) -> Iterator[str]:
     yield f"  module: {row.module}"
     yield f"  line: A {row.line}" + (f", B {row.line_b}" if row.line_b != row.line else "")
     yield f"  {row.differ} of {row.tokens} tokens have other bits, {row.born} of them from inputs with the same (by {row.proof})"
@@ -314,20 +322,29 @@ class _Comparison:
 
     def rows(self) -> list[SequenceRow]:
         of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
-        rows = []
+        rows, unit = [], 0.0
         for place in of_a:
             if place not in of_b or (_only_moved(self.a, of_a[place]) and _only_moved(self.b, of_b[place])):
                 continue
             if (row := self._row(place, of_a[place], of_b[place])) is not None:
-                rows.append(row)
+                unit = max(unit, _unit(f"torch.{row.dtype}"))
+                rows.append(replace(row, units=row.largest / unit))
         return rows
 
     def alone(self) -> tuple[list[RecordedCall], list[RecordedCall]]:
         """Calls that computed results with tokens, and that the other run has none for."""
         of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
         return (
-            [self.a.calls[of_a[place][0][0]] for place in of_a if place not in of_b and not _only_moved(self.a, of_a[place])],
-            [self.b.calls[of_b[place][0][0]] for place in of_b if place not in of_a and not _only_moved(self.b, of_b[place])],
+            [
+                self.a.calls[of_a[place][0][0]]
+                for place in of_a
+                if place not in of_b and not _only_moved(self.a, of_a[place])
+            ],
+            [
+                self.b.calls[of_b[place][0][0]]
+                for place in of_b
+                if place not in of_a and not _only_moved(self.b, of_b[place])
+            ],
         )
 
     def _pairs(self, of_a: Sequence[RecordedTensor], of_b: RecordedTensor) -> _Pair | None:
@@ -346,7 +363,8 @@ class _Comparison:
         self, place: Place, of_a: list[tuple[int, RecordedTensor]], of_b: list[tuple[int, RecordedTensor]]
     ) -> SequenceRow | None:
         calls_a = [self.a.calls[number] for number in self.calls_a[place.key]]
-        outputs, own, inputs = _Gap(), _Gap(), defaultdict(_Gap)
+        outputs, own = _Gap(), _Gap()
+        inputs: dict[str, _Gap] = defaultdict(_Gap)
         not_compared: dict[str, None] = {}
         ids_b = []
         for number, tensor in of_b:
@@ -378,7 +396,7 @@ class _Comparison:
             outputs.share,
             own.share,
             outputs.largest,
-            outputs.largest / _unit(dtype),
+            0.0,
             list(not_compared),
             [self.a.calls[number].id for number, _ in of_a],
             ids_b,
@@ -396,7 +414,7 @@ class _Comparison:
         """bool, for each of these tokens of A: all rows that its result is made of have the same bits in this call of B."""
         agree = torch.ones(len(tokens), dtype=torch.bool)
         for name, tensor in call.inputs:
-            of_a = [one for other in calls_a for at, one in other.inputs if at == name]
+            of_a = [input_a for other in calls_a for at, input_a in other.inputs if at == name]
             if self._is_parameter(name, tensor, of_a, agree):
                 continue
             pair = self._pairs(of_a, tensor)
@@ -404,18 +422,20 @@ class _Comparison:
                 if tensor.shape and all(one.hash != tensor.hash for one in of_a):
                     not_compared[name] = None
                     if self.b.is_of_tokens(tensor):
-                        agree.fill_(False)  # noqa: FBT003  (it is not known)
+                        agree.fill_(False)  # it is not known
                 continue
             gaps[name].add(pair.same, pair.shares)
             agree &= self._over_tokens(pair, tokens) if _is_over_tokens(place.key.op) else _each_token(pair, tokens)
         return agree
 
-    def _is_parameter(self, name: str, tensor: RecordedTensor, of_a: Sequence[RecordedTensor], agree: torch.Tensor) -> bool:
+    def _is_parameter(
+        self, name: str, tensor: RecordedTensor, of_a: Sequence[RecordedTensor], agree: torch.Tensor
+    ) -> bool:
         if tensor.origin != "parameter" or not of_a:
             return False
         if tensor.known and all(one.known and one.hash != tensor.hash for one in of_a):
             self.other_parameters[tensor.name or name] = None
-            agree.fill_(False)  # noqa: FBT003
+            agree.fill_(False)
         return True
 
     def _over_tokens(self, pair: _Pair, tokens: torch.Tensor) -> torch.Tensor:
@@ -443,7 +463,7 @@ def _verdict(outputs: _Gap, own: _Gap, *, is_carried: bool) -> CallVerdict:
     return CallVerdict.CARRIED if is_carried else CallVerdict.CAUSE_NOT_FOUND
 
 
-def _named(calls: Sequence[RecordedCall]) -> list[tuple[int, str]]:
+def _ids_and_texts(calls: Sequence[RecordedCall]) -> list[tuple[int, str]]:
     return [(call.id, f"{short_name(call.op)} ({call.module}, {call.line})") for call in calls]
 
 
@@ -469,10 +489,10 @@ def _by_key(run: TokenRun) -> dict[Any, list[int]]:
 
 def _unit(dtype: str) -> float:
     known = getattr(torch, dtype.removeprefix("torch."), None)
-    return torch.finfo(known).eps if known is not None and known.is_floating_point else 1.0
+    return torch.finfo(known).eps if known is not None and known.is_floating_point else torch.finfo(torch.float64).eps
 
 
-def _log_probabilities(comparison: _Comparison, rows: Sequence[SequenceRow]) -> TokenDifferences | None:
+def _log_probabilities(comparison: _Comparison) -> TokenDifferences | None:
     """Of the last result with a number for each token. Its projection is that number, or its negative."""
     of_a, of_b = results_with_tokens(comparison.a), results_with_tokens(comparison.b)
     for place in reversed(of_a):
@@ -528,7 +548,7 @@ def compare_sequences(
     comparison = _Comparison(a, b)
     rows = comparison.rows()
     alone = comparison.alone()
-    found = SequenceComparison(
+    result = SequenceComparison(
         a.recording.path,
         b.recording.path,
         rows,
@@ -536,13 +556,13 @@ def compare_sequences(
         len(b.tokens),
         len(set(comparison.match[comparison.match != NO_TOKEN].tolist())),
         (len(set(a.tokens.forward)), len(set(b.tokens.forward))),
-        (_named(alone[0]), _named(alone[1])),
-        _log_probabilities(comparison, rows),
+        (_ids_and_texts(alone[0]), _ids_and_texts(alone[1])),
+        _log_probabilities(comparison),
         other_parameters=list(comparison.other_parameters),
         accounts=accounts_of({"A": a.recording, "B": b.recording}),
         incomplete=sum(not run.recording.complete for run in runs),
     )
-    return found if captures is None else _by_values(found, comparison, captures)
+    return result if captures is None else _by_values(result, comparison, captures)
 
 
 # --- By values ----------------------------------------------------------------------------------------------------------
@@ -561,20 +581,18 @@ def _captured_rows(run: TokenRun, number: int, place: Place, path: str) -> Itera
             yield tokens, values.movedim(rows.dims, tuple(range(len(rows.dims)))).reshape(-1, rows.width)
 
 
-def _by_values(found: SequenceComparison, comparison: _Comparison, captures: tuple[Any, Any]) -> SequenceComparison:
+def _by_values(result: SequenceComparison, comparison: _Comparison, captures: tuple[Any, Any]) -> SequenceComparison:
     """The two rows that are named, by the captured tensors of their calls, which are run again on the CPU."""
     of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in captures)
-    rows = list(found.rows)
-    for row in {id(row): row for row in (found.first, found.beyond_rounding) if row is not None}.values():
-        sides = [
-            _rows_by_token(comparison, row, paths, is_b=is_b) for paths, is_b in ((of_a, False), (of_b, True))
-        ]
+    rows = list(result.rows)
+    for row in {id(row): row for row in (result.first, result.beyond_rounding) if row is not None}.values():
+        sides = [_rows_by_token(comparison, row, paths, is_b=is_b) for paths, is_b in ((of_a, False), (of_b, True))]
         if all(sides):
-            rows[_place(rows, row)] = _proven(row, sides[0], sides[1], of_a, of_b)
-    return replace(found, rows=rows)
+            rows[_row_number(rows, row)] = _proven(row, sides[0], sides[1], of_a, of_b)
+    return replace(result, rows=rows)
 
 
-def _place(rows: Sequence[SequenceRow], row: SequenceRow) -> int:
+def _row_number(rows: Sequence[SequenceRow], row: SequenceRow) -> int:
     return next(place for place, other in enumerate(rows) if other is row)
 
 
@@ -583,12 +601,14 @@ def _rows_by_token(
 ) -> dict[int, list[torch.Tensor]]:
     """Captured rows by the token of A; empty where a call was not captured."""
     run, ids = (comparison.b, row.ids_b) if is_b else (comparison.a, row.ids_a)
-    numbers = {call.id: number for number, call in enumerate(run.calls)}
+    places = {call.id: place for place, call in enumerate(run.calls)}
     of_token: dict[int, list[torch.Tensor]] = defaultdict(list)
-    for one in ids:
-        if one not in paths:
+    for number in ids:
+        if number not in paths:
             return {}
-        for tokens, values in _captured_rows(run, numbers[one], Place(run.keys[numbers[one]], row.place), paths[one]):
+        for tokens, values in _captured_rows(
+            run, places[number], Place(run.keys[places[number]], row.place), paths[number]
+        ):
             of_a = torch.where(tokens == NO_TOKEN, NO_TOKEN, comparison.match[tokens.clamp_min(0)]) if is_b else tokens
             for token, value in zip(of_a.tolist(), values, strict=True):
                 if token != NO_TOKEN:
@@ -623,7 +643,7 @@ def _proven(
         differ=differ,
         difference=math.sqrt(sum(gap**2 for gap in gaps) / len(gaps)),
         largest=max(gaps),
-        units=max(gaps) / _unit(f"torch.{row.dtype}"),
+        units=row.units * max(gaps) / row.largest if row.largest else 0.0,
         proof="values",
         judged_a=judged_a,
         judged_b=judged_b,

@@ -16,6 +16,7 @@ from .._tools.record import RecordedCall, RecordedCalls, RecordedTensor
 _PRINT_WORDS = 6  # of RowPrint in src/record/recording.h: hash, norm, four projections
 NO_TOKEN = -1
 _MOST_KEYS = 96  # places at which tokens of two runs are measured
+_NEIGHBOURS = 8  # tokens before and behind a token
 _FARTHEST = 0.5  # mean share of the norm by which rows of the same token may differ
 
 
@@ -76,7 +77,9 @@ class TokenRun:
         self.recording = recording
         prints = bytearray(recording.prints)
         if not prints:
-            raise Error(f"{name}: {recording.path} has no rows: record it with row_hashes=True, or --record --row-hashes")
+            raise Error(
+                f"{name}: {recording.path} has no rows: record it with row_hashes=True, or --record --row-hashes"
+            )
         words = torch.frombuffer(prints, dtype=torch.int64).view(-1, _PRINT_WORDS)
         self._hashes = words[:, 0].contiguous()
         self._numbers = words[:, 1:].contiguous().view(torch.float64)
@@ -207,7 +210,9 @@ def _inside(module: str) -> str:
 
 def _has_its_elements(result: RecordedTensor, of_input: RecordedTensor) -> bool:
     """All elements of the input, in another order at most."""
-    if math.prod(result.shape) != math.prod(of_input.shape) or not (result.known and of_input.known):
+    if result.dtype != of_input.dtype or math.prod(result.shape) != math.prod(of_input.shape):
+        return False
+    if not (result.known and of_input.known):
         return False
     numbers = [(one.min, one.max, one.nan, one.inf, one.zero) for one in (result, of_input)]
     return numbers[0] == numbers[1] and math.isclose(result.norm, of_input.norm, rel_tol=1e-9)
@@ -230,20 +235,20 @@ def _same_rows(
     places: dict[int, list[int]] = defaultdict(list)
     for of_input, of_rows in inputs:
         if of_input.width == rows.width:
-            tokens = [NO_TOKEN] * len(of_input.hashes) if of_rows is None else of_rows.tolist()
-            for row_hash, token in zip(of_input.hashes.tolist(), tokens, strict=True):
+            numbers = [NO_TOKEN] * len(of_input.hashes) if of_rows is None else of_rows.tolist()
+            for row_hash, token in zip(of_input.hashes.tolist(), numbers, strict=True):
                 places[row_hash].append(token)
     if not places:
         return None
     taken: Counter[int] = Counter()  # rows with the same bits, in their order
-    found = []
+    tokens_of_rows = []
     for row_hash in rows.hashes.tolist():
         tokens_of_hash = places.get(row_hash)
         if tokens_of_hash is None:
             return None
-        found.append(tokens_of_hash[taken[row_hash] % len(tokens_of_hash)])
+        tokens_of_rows.append(tokens_of_hash[taken[row_hash] % len(tokens_of_hash)])
         taken[row_hash] += 1
-    return torch.tensor(found) if any(token != NO_TOKEN for token in found) else None
+    return torch.tensor(tokens_of_rows) if any(token != NO_TOKEN for token in tokens_of_rows) else None
 
 
 def _in_order(rows: Rows, inputs: Sequence[tuple[Rows, torch.Tensor | None]]) -> torch.Tensor | None:
@@ -284,7 +289,9 @@ def results_with_tokens(run: TokenRun) -> dict[Place, list[tuple[int, RecordedTe
     return places
 
 
-def choices_of(a: TokenRun, of_a: RecordedTensor, b: TokenRun, of_b: RecordedTensor) -> Iterator[tuple[Rows, torch.Tensor, Rows, torch.Tensor]]:
+def choices_of(
+    a: TokenRun, of_a: RecordedTensor, b: TokenRun, of_b: RecordedTensor
+) -> Iterator[tuple[Rows, torch.Tensor, Rows, torch.Tensor]]:
     """The rows of two tensors that can be compared: of the same width, with tokens in both."""
     for rows_a, tokens_a in a.rows(of_a):
         for rows_b, tokens_b in b.rows(of_b):
@@ -292,17 +299,66 @@ def choices_of(a: TokenRun, of_a: RecordedTensor, b: TokenRun, of_b: RecordedTen
                 yield rows_a, tokens_a, rows_b, tokens_b
 
 
-def _measured(run: TokenRun, places: dict[Place, list[tuple[int, RecordedTensor]]], chosen: Sequence[Place]) -> torch.Tensor:
-    """float64[tokens, places, 5]: the numbers of the token's row; NaN where there is none."""
-    numbers = torch.full((len(run.tokens), len(chosen), 5), torch.nan, dtype=torch.float64)
+def _measured(
+    run: TokenRun, places: dict[Place, list[tuple[int, RecordedTensor]]], chosen: Sequence[Place]
+) -> torch.Tensor:
+    """float64[tokens, places, 6]: the numbers of the token's row, and its width; NaN where there is none."""
+    numbers = torch.full((len(run.tokens), len(chosen), 6), torch.nan, dtype=torch.float64)
     for column, place in enumerate(chosen):
         for _, tensor in places[place]:
             for rows, tokens in run.rows(tensor):
                 if tokens is not None:
                     real = tokens != NO_TOKEN
-                    numbers[tokens[real], column] = rows.numbers[real]
+                    numbers[tokens[real], column, :5] = rows.numbers[real]
+                    numbers[tokens[real], column, 5] = float(rows.width)
                     break
     return numbers
+
+
+def _distances(a: TokenRun, b: TokenRun) -> dict[tuple[int, int], float]:
+    """Of tokens of B and of A with the same number of the vocabulary: the mean share of the norm by which their rows differ, 1 at most."""
+    of_a, of_b = results_with_tokens(a), results_with_tokens(b)
+    shared = [place for place in of_a if place in of_b]
+    chosen = shared[:: max(1, -(-len(shared) // _MOST_KEYS))]
+    numbers_a, numbers_b = _measured(a, of_a, chosen), _measured(b, of_b, chosen)
+    by_kind: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, run in enumerate((a, b)):
+        for token, kind in enumerate(run.tokens.kind):
+            by_kind[kind][side].append(token)
+    distances = {}
+    for tokens_a, tokens_b in by_kind.values():
+        if not tokens_a or not tokens_b:
+            continue
+        rows_a, rows_b = numbers_a[tokens_a][None], numbers_b[tokens_b][:, None]
+        # The mean over the projections of the squared difference estimates the squared norm of the difference.
+        gaps = (rows_b[..., 1:5] - rows_a[..., 1:5]).square().mean(-1).sqrt() / rows_a[..., 0].clamp_min(1e-300)
+        gaps = torch.where(rows_a[..., 5] == rows_b[..., 5], gaps, torch.nan)
+        means = gaps.clamp(max=1.0).nanmean(-1).nan_to_num(nan=1.0).tolist()
+        for token, of_token in zip(tokens_b, means, strict=True):
+            distances.update({(token, other): far for other, far in zip(tokens_a, of_token, strict=True)})
+    return distances
+
+
+def _nearest_pairs(a: TokenRun, b: TokenRun, distances: dict[tuple[int, int], float]) -> list[tuple[float, int, int]]:
+    """Distance, token of B, token of A: the nearest first. Tokens of a prompt that several sequences begin with are told apart by those
+    that follow them in the same piece."""
+
+    def beside(run: TokenRun, token: int, by: int) -> int | None:
+        other = token + by
+        is_there = 0 <= other < len(run.tokens) and run.tokens.sequence[other] == run.tokens.sequence[token]
+        return other if is_there else None
+
+    pairs = []
+    for (token, other), far in distances.items():
+        if far > _FARTHEST:
+            continue
+        around = []
+        for by in range(-_NEIGHBOURS, _NEIGHBOURS + 1):
+            if by and (of_b := beside(b, token, by)) is not None:
+                of_a = beside(a, other, by)
+                around.append(1.0 if of_a is None else distances.get((of_b, of_a), 1.0))
+        pairs.append((far + (sum(around) / len(around) if around else 0.0), token, other))
+    return sorted(pairs)
 
 
 def matched_tokens(a: TokenRun, b: TokenRun) -> torch.Tensor:
@@ -311,39 +367,12 @@ def matched_tokens(a: TokenRun, b: TokenRun) -> torch.Tensor:
     The same number of the vocabulary, and the nearest rows in the results that both runs have: rows of a token with another
     history, or at another place, are others.
     """
-    of_a, of_b = results_with_tokens(a), results_with_tokens(b)
-    shared = [place for place in of_a if place in of_b]
-    step = -(-len(shared) // _MOST_KEYS) if shared else 1
-    chosen = shared[::-1][::step]
-    numbers_a, numbers_b = _measured(a, of_a, chosen), _measured(b, of_b, chosen)
-    by_kind: dict[int, list[int]] = defaultdict(list)
-    for token, kind in enumerate(a.tokens.kind):
-        by_kind[kind].append(token)
-    pairs: list[tuple[float, int, int]] = []
-    of_kind: dict[int, list[int]] = defaultdict(list)
-    for token, kind in enumerate(b.tokens.kind):
-        of_kind[kind].append(token)
-    for kind, tokens in of_kind.items():
-        others = by_kind.get(kind)
-        if not others:
-            continue
-        rows_b, rows_a = numbers_b[tokens][:, None], numbers_a[others][None]
-        # The mean over the projections of the squared difference estimates the squared norm of the difference.
-        gaps = (rows_b[..., 1:] - rows_a[..., 1:]).square().mean(-1).sqrt() / rows_a[..., 0].clamp_min(1e-300)
-        distances = gaps.clamp(max=1.0).nanmean(-1).nan_to_num(nan=0.0 if len(chosen) == 0 else 1.0)
-        pairs += [
-            (float(distances[i, k]), token, other)
-            for i, token in enumerate(tokens)
-            for k, other in enumerate(others)
-            if distances[i, k] <= _FARTHEST
-        ]
-    pairs.sort()
-    match, taken = torch.full((len(b.tokens),), NO_TOKEN), set()
-    for _, token, other in pairs:
-        if match[token] == NO_TOKEN and other not in taken:
-            match[token] = other
-            taken.add(other)
-    for _, token, other in pairs:  # computed more than once
-        if match[token] == NO_TOKEN:
-            match[token] = other
+    match = torch.full((len(b.tokens),), NO_TOKEN)
+    taken: set[int] = set()
+    pairs = _nearest_pairs(a, b, _distances(a, b))
+    for again in (False, True):  # then those that were computed more than once
+        for _, token, other in pairs:
+            if match[token] == NO_TOKEN and (again or other not in taken):
+                match[token] = other
+                taken.add(other)
     return match

@@ -102,6 +102,11 @@ def run_command(options: argparse.Namespace) -> int:
     return status_of(many.verdict, allow_unseen=options.allow_unseen)
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(visible(text) + "\n")
+    sys.stderr.flush()
+
+
 def _compare_sequences(options: argparse.Namespace) -> int:
     if len(options.runs) != 2:
         raise UsageError("--as-sequence takes two recordings: TRAIN SERVE")
@@ -111,7 +116,7 @@ def _compare_sequences(options: argparse.Namespace) -> int:
     sys.stdout.write(visible(comparison.table()) + "\n")
     if options.parts and comparison.first is not None:
         train, serve = (next(iter(open_run(run).values())) for run in options.runs)
-        parts = sequence_parts(comparison, (train, serve), options.parts, lambda text: print(text, file=sys.stderr))
+        parts = sequence_parts(comparison, (train, serve), options.parts, _say)
         sys.stdout.write("\n" + visible(parts.table()) + "\n")
     if options.json:
         Path(options.json).write_text(comparison.to_json(), encoding="utf-8")

@@ -148,8 +148,7 @@ std::vector<RelationVerdict> CallInvariance::judge() {
   try {
     ask();
   } catch (const std::exception& error) {
-    verdicts_ =
-        nothing_judged(options_, Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+    verdicts_ = nothing_judged(options_, Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
   }
   return std::move(verdicts_);
 }
@@ -304,8 +303,8 @@ std::optional<CallInvariance::Tensors> CallInvariance::gradients_of(const std::v
   for (size_t i = 0; i < picked.size(); ++i) {
     at::Tensor& gradient = picked[i];
     if (!gradient.defined()) continue;
-    const bool has_rows = i < form_.results && gradient.layout() == at::kStrided && gradient.dim() > 0 &&
-                          gradient.size(0) == form_.rows;
+    const bool has_rows =
+        i < form_.results && gradient.layout() == at::kStrided && gradient.dim() > 0 && gradient.size(0) == form_.rows;
     if (!has_rows) return std::nullopt;
     gradient = rows_of(gradient, rows).to(gradient.device());
   }

@@ -27,7 +27,8 @@ struct RunAgainState {
   std::vector<uintptr_t> alignments;
 };
 
-// most_share=: the time for runs again. It grows with the program's time, and every run takes its own off. Any thread.
+// most_share=: the time for runs again. It grows with the program's time, and every call that is run again takes its
+// own off; a call waits until there is as much as such a call has taken in the mean. Any thread.
 class TimeBudget {
  public:
   explicit TimeBudget(double share) : share_(share), last_(clock_now()) {}
@@ -36,9 +37,14 @@ class TimeBudget {
     if (share_ == 0) return true;
     std::lock_guard<std::mutex> lock(mutex_);
     const int64_t now = clock_now();
-    saved_ = std::min(saved_ + share_ * static_cast<double>(now - last_), share_ * kMostSaved);
+    const double mean = calls_ > 0 ? spent_ / static_cast<double>(calls_) : 0;
+    saved_ = std::min(saved_ + share_ * static_cast<double>(now - last_), std::max(mean, share_ * kMostSaved));
     last_ = now;
-    return saved_ > 0;
+    return saved_ >= mean;
+  }
+  void call_begins() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++calls_;
   }
 
   // Takes off the time from its beginning to its end.
@@ -47,7 +53,9 @@ class TimeBudget {
     explicit Charge(TimeBudget& budget) : budget_(budget), begin_(clock_now()) {}
     ~Charge() {
       std::lock_guard<std::mutex> lock(budget_.mutex_);
-      budget_.saved_ -= static_cast<double>(clock_now() - begin_);
+      const auto spent = static_cast<double>(clock_now() - begin_);
+      budget_.saved_ -= spent;
+      budget_.spent_ += spent;
     }
     Charge(const Charge&) = delete;
     Charge& operator=(const Charge&) = delete;
@@ -62,8 +70,8 @@ class TimeBudget {
 
   const double share_;
   std::mutex mutex_;
-  int64_t last_;
-  double saved_ = 1;  // ns
+  int64_t last_, calls_ = 0;
+  double saved_ = 0, spent_ = 0;  // ns
 };
 
 struct State final : LiveCall {
@@ -119,6 +127,7 @@ std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
     call.decline();
     return nullptr;
   }
+  impl_->budget.call_begins();
   const TimeBudget::Charge charge(impl_->budget);
   auto state = std::make_unique<State>();
   if (!state->take_inputs(kNames.tool, call)) return state;
@@ -146,9 +155,7 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
 // Empty: the call computes nothing that could be compared.
 std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
   RunAgainState& shared = *state.shared;
-  const auto none = [&](Unjudged why, const std::string& reason) {
-    return nothing_judged(options, why, reason);
-  };
+  const auto none = [&](Unjudged why, const std::string& reason) { return nothing_judged(options, why, reason); };
   shared.random_states = state.watch->moved();
   if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
@@ -206,8 +213,7 @@ void InvarianceHook::Impl::backward(OpCall& call) {
   }
   if (call.incomplete) {
     return report.add(info, shared.device,
-                      nothing_judged(options, Unjudged::kNoReference,
-                                     "the pass ended before every gradient had come"));
+                      nothing_judged(options, Unjudged::kNoReference, "the pass ended before every gradient had come"));
   }
   const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
   ObservedRun observed;

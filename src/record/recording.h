@@ -116,9 +116,9 @@ struct RowPrint {
 
 // The rows of a value along a choice of dimensions (row_prints.h). A value may have several.
 struct RecordedRows {
-  uint32_t value = 0;                             // in Recording::values
-  int32_t first_dim = 0, second_dim = kNoDim;     // the second counts faster
-  uint32_t count = 0;                             // rows: of the value's sizes in these dimensions
+  uint32_t value = 0;                          // in Recording::values
+  int32_t first_dim = 0, second_dim = kNoDim;  // the second counts faster
+  uint32_t count = 0;                          // rows: of the value's sizes in these dimensions
 };
 
 struct Recording {

@@ -25,8 +25,8 @@ struct BlockHead {
 static_assert(sizeof(BlockHead) == 24);
 
 // A block of rows begins with it. Then, without gaps: the lengths of the strings and of the lists (u32 each), values,
-// uses, calls and rows of values as they are in memory, the prints of these rows, the numbers of all lists, the bytes of
-// all strings.
+// uses, calls and rows of values as they are in memory, the prints of these rows, the numbers of all lists, the bytes
+// of all strings.
 struct RowCounts {
   uint32_t strings = 0, lists = 0, values = 0, uses = 0, calls = 0, rows = 0;
 };

@@ -8,6 +8,7 @@
 #include "tensor/element_hash.h"
 #include "tensor/element_sums.h"
 #include "tensor/statistics.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {
@@ -49,9 +50,8 @@ std::vector<RowPrints> row_prints(const at::Tensor& tensor) {
   for (const auto& [first, second] : row_dims(tensor)) {
     const int64_t rows = tensor.size(first) * (second == kNoDim ? 1 : tensor.size(second));
     if (rows > kMostRows) continue;
-    if (!on_host.defined()) on_host = tensor.detach().to(at::kCPU).resolve_conj().resolve_neg();
-    const at::Tensor elements =
-        second == kNoDim ? on_host.movedim(first, 0) : on_host.movedim({first, second}, {0, 1});
+    if (!on_host.defined()) on_host = on_cpu(tensor.detach());
+    const at::Tensor elements = second == kNoDim ? on_host.movedim(first, 0) : on_host.movedim({first, second}, {0, 1});
     RecordedRows table;
     table.first_dim = static_cast<int32_t>(first);
     table.second_dim = static_cast<int32_t>(second);

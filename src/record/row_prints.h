@@ -21,8 +21,8 @@ struct RowPrints {
 
 // All choices: the first two dimensions of three or more; of four also the first with the third or the
 // fourth (attention: batch, heads, tokens, channels, and its transposed keys), of five those behind the first (queries,
-// keys and values together); the first of a matrix, both of a matrix of integers (the tokens' numbers); each element of a vector.
-// Empty: the tensor has no dimension, no numbers of this kind, or too many rows.
+// keys and values together); the first of a matrix, both of a matrix of integers (the tokens' numbers); each element of
+// a vector. Empty: the tensor has no dimension, no numbers of this kind, or too many rows.
 OP_TOOLS_API std::vector<RowPrints> row_prints(const at::Tensor& tensor);
 
 }  // namespace op_tools

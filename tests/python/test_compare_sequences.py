@@ -1,4 +1,4 @@
-"""A trainer's forward pass over whole sequences against an engine's prefill and decode steps: tokens are found again, and the operator that
+"""A trainer's forward pass over whole sequences against an engine's prefill and decode steps: tokens are comparison again, and the operator that
 gives a token other bits is named."""
 
 import importlib.util
@@ -61,7 +61,10 @@ def tokens_of(batch=3, length=9):
 def recorded(folder, run, *, capture=False, **options):
     with torch.no_grad():
         if capture:
-            with op_tools.OpCapture(output_dir=f"{folder}_capture"), op_tools.OpRecord(output_dir=folder, row_hashes=True):
+            with (
+                op_tools.OpCapture(output_dir=f"{folder}_capture"),
+                op_tools.OpRecord(output_dir=folder, row_hashes=True),
+            ):
                 run()
         else:
             with op_tools.OpRecord(output_dir=folder, row_hashes=True, **options):
@@ -90,7 +93,11 @@ def test_tokens_are_found_in_other_batches_and_in_another_order(tmp_path, decode
     # A token at a place that no other sequence shares.
     places = {(a.tokens.sequence[one], a.tokens.position[one]) for one in match.tolist()}
     assert len(places) == 24
-    decoded = [index for index, forward in enumerate(b.tokens.forward) if b.tokens.position[index] == 0 and forward not in (0, 5)]
+    decoded = [
+        index
+        for index, forward in enumerate(b.tokens.forward)
+        if b.tokens.position[index] == 0 and forward not in (0, 5)
+    ]
     positions = [a.tokens.position[match[index]] for index in decoded]
     assert set(positions) == {4, 5, 6, 7}
 
@@ -111,15 +118,17 @@ class Plain(torch.nn.Module):
 def test_what_keeps_its_bits_agrees_for_each_token(tmp_path):
     model, tokens = Plain(), tokens_of() % 16
     train = recorded(tmp_path / "train", lambda: model(tokens))
-    serve = recorded(tmp_path / "serve", lambda: [model(tokens[order, at : at + 3]) for order in ([2, 0], [1]) for at in (0, 3, 6)])
-    found = op_tools.compare_sequences(train, serve)
-    assert found.matched == found.tokens_a == found.tokens_b == 27
-    assert found.forwards == (1, 6)
-    assert len(found.rows) >= 6
-    assert {row.tokens for row in found.rows} == {27}
-    assert found.first is None, found.table()
-    assert found.verdict.value == "agrees", found.unseen
-    assert f"{len(found.rows)} results have the same bits" in found.table()
+    serve = recorded(
+        tmp_path / "serve", lambda: [model(tokens[order, at : at + 3]) for order in ([2, 0], [1]) for at in (0, 3, 6)]
+    )
+    comparison = op_tools.compare_sequences(train, serve)
+    assert comparison.matched == comparison.tokens_a == comparison.tokens_b == 27
+    assert comparison.forwards == (1, 6)
+    assert len(comparison.rows) >= 6
+    assert {row.tokens for row in comparison.rows} == {27}
+    assert comparison.first is None, comparison.table()
+    assert comparison.verdict.value == "agrees", comparison.unseen
+    assert f"{len(comparison.rows)} results have the same bits" in comparison.table()
 
 
 @pytest.fixture
@@ -149,14 +158,14 @@ def on_sim(tmp_path, decoder):
 )
 def test_the_operator_with_a_wrong_kernel_in_the_engine_is_named(on_sim, decoder, ops, name, call, not_compared):
     train, serve = on_sim(ops, small(decoder, eager=True), call=call)
-    found = op_tools.compare_sequences(train, serve)
-    assert found.exit_status == 1
-    row = found.beyond_rounding
-    assert row is not None, found.table()
-    assert (row.op, row.not_compared) == (name, not_compared), found.table()
+    comparison = op_tools.compare_sequences(train, serve)
+    assert comparison.exit_status == 1
+    row = comparison.beyond_rounding
+    assert row is not None, comparison.table()
+    assert (row.op, row.not_compared) == (name, not_compared), comparison.table()
     assert row.units > 1000
     assert row.verdict == ("differs, cause not found" if not_compared else "born here")
-    assert f"First beyond rounding: {name}" in found.table() or row is found.first
+    assert f"First beyond rounding: {name}" in comparison.table() or row is comparison.first
 
 
 def test_values_prove_the_rows_and_the_cpu_judges_the_calls(on_sim, tmp_path, capsys):
@@ -191,10 +200,10 @@ def test_an_operator_of_the_engine_alone_stands_before_the_first_large_differenc
     gelu = decoder.F.gelu
     monkeypatch.setattr(decoder.F, "gelu", lambda x: torch.sin(gelu(x)))
     serve = recorded(tmp_path / "serve", lambda: decoder.serve(model, tokens, 4))
-    found = op_tools.compare_sequences(train, serve)
-    row = found.beyond_rounding
+    comparison = op_tools.compare_sequences(train, serve)
+    row = comparison.beyond_rounding
     assert row.verdict == "carried"
-    assert any("torch.sin" in text for text in found.before(row)), found.table()
+    assert any("torch.sin" in text for text in comparison.before(row)), comparison.table()
 
 
 def test_other_parameters_are_named(tmp_path, decoder):
@@ -203,9 +212,9 @@ def test_other_parameters_are_named(tmp_path, decoder):
     with torch.no_grad():
         model.blocks[0].norm2.weight[3] += 1
     serve = recorded(tmp_path / "serve", lambda: decoder.serve(model, tokens, 4))
-    found = op_tools.compare_sequences(train, serve)
-    assert found.other_parameters == ["Decoder.blocks.0.norm2.weight"]
-    assert found.exit_status == 1
+    comparison = op_tools.compare_sequences(train, serve)
+    assert comparison.other_parameters == ["Decoder.blocks.0.norm2.weight"]
+    assert comparison.exit_status == 1
 
 
 def test_without_rows_or_tokens_there_is_an_error(tmp_path, decoder):
