@@ -141,7 +141,7 @@ class Answer:
     def sentence(self) -> str:
         """The answer."""
         if not self.culprits:
-            looked = ", ".join(asked.name for asked in self.asked if not asked.not_asked)
+            looked = ", ".join(asked.name for asked in self.asked if not asked.not_asked and asked.name != "report")
             return f"{SENTENCES[self.cause]}: nothing wrong was found by {looked}, which says nothing of all else"
         first = self.culprits[0]
         others = [culprit for culprit in self.culprits if culprit.cause is first.cause]
