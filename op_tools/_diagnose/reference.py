@@ -40,12 +40,12 @@ def reference_losses(plan: Plan) -> list[float]:
         op_tools.Error: the file holds no numbers.
     """
     path = Path(plan.reference)
-    if not plan.reference or _is_recording(path) or path.suffix == ".py" or not path.is_file():
+    if not plan.reference or _is_of_op_record(path) or path.suffix == ".py" or not path.is_file():
         return []
     return read_reference(plan.reference, Metric())
 
 
-def _is_recording(path: Path) -> bool:
+def _is_of_op_record(path: Path) -> bool:
     return path.suffix == RECORDING or (path.is_dir() and any(path.glob(f"*{RECORDING}")))
 
 
@@ -72,7 +72,7 @@ def _first_divergence(file: Path) -> tuple[dict[str, Any] | None, str]:
 
 def ask_reference(session: Session) -> list[Culprit]:
     reference = Path(session.plan.reference)
-    if not _is_recording(reference):
+    if not _is_of_op_record(reference):
         reference, run = _recorded(session, "reference", session.plan.reference)
         metric = Metric()
         numbers = [number for line in run.output.splitlines() for number in metric.numbers(line)]
@@ -118,10 +118,10 @@ def _by_values(session: Session, culprit: Culprit, reference: Path, recording: P
         return [culprit]
     # Of calls of the same operator the first that differs.
     row = next((row for row in at if row["a"] == "differs" or row["b"] == "differs" or row["outputs"] != 0.0), at[-1])
-    return [_judged(culprit, row)]
+    return [_cause_by_values(culprit, row)]
 
 
-def _judged(culprit: Culprit, row: dict[str, Any]) -> Culprit:
+def _cause_by_values(culprit: Culprit, row: dict[str, Any]) -> Culprit:
     """The cause, of a call that was captured in both programs and run again."""
     saved = str(row["path_b"])
     if row["b"] == "differs":

@@ -23,7 +23,7 @@ def _find(name: str) -> Callable[..., Any] | None:
     return find(name)
 
 
-def _device_of(command_line: Sequence[str]) -> str:
+def _named_device(command_line: Sequence[str]) -> str:
     """The device on which calls are to run; "" where none is named."""
     for word, following in zip(command_line, [*command_line[1:], ""], strict=True):
         if word == "--device":
@@ -44,5 +44,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     if "--load" not in command_line:
-        import_backends(modules_of(_device_of(command_line), []))
+        import_backends(modules_of(_named_device(command_line), []))
     return replay_part(command_line, _find) if is_shared(command_line) else run_op_from_data(command_line, _find)
