@@ -141,8 +141,10 @@ void OverflowWindow::save(const RetainedCall& call, std::string* saved, std::str
 
 void OverflowWindow::open_file() {
   if (file_) return;
+  cannot_write_ = true;
   result_.root = claim_run_folder(options_.output_dir, "op_overflow_check_result", rank_);
   file_ = std::make_unique<RowFile>(result_.root + "/overflow.jsonl");
+  cannot_write_ = false;
 }
 
 void OverflowWindow::report(OverflowResult::Finding finding) {
@@ -162,7 +164,6 @@ void OverflowWindow::flush_file() {
     try {
       open_file();
     } catch (const std::exception& error) {
-      cannot_write_ = true;
       log::error("OpOverflowCheck cannot write its files and goes on without: " + std::string(error.what()));
     }
   }
