@@ -173,10 +173,13 @@ void OverflowWindow::flush_file() {
 void OverflowWindow::write_summary() {
   if (!file_) return;
   RowFile file(result_.root + "/summary.jsonl");
-  file.add(make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
+  file.add(
+      make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
   file.flush();
 }
 
-std::string OverflowWindow::untold_text() const { return lines_.untold_text(); }
+std::string OverflowWindow::untold_text() const {
+  return lines_.untold_text();
+}
 
 }  // namespace op_tools
