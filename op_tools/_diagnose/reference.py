@@ -15,7 +15,7 @@ from .._bisect.outcome import Metric, read_reference
 from .._report.part import number_of, text_of
 from .._tools.record import RECORDING
 from .answer import Cause, Culprit, culprit_at
-from .program import as_program
+from .program import as_program, called_here
 from .runs import Run
 from .session import RECORDED, Plan, Session
 
@@ -107,7 +107,7 @@ def _by_values(session: Session, culprit: Culprit, reference: Path, recording: P
         session.gap("the first call that differs was not judged by values")
         return [culprit]
     for number, command in enumerate(captures, 1):
-        session.command(f"capture_{number}", shlex.split(command))
+        session.command(f"capture_{number}", called_here(shlex.split(command)))
     file = session.folder("confirmed.jsonl")
     session.op_tools("confirm", [*shlex.split(confirm)[1:], "--json", str(file)])
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
