@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,16 +99,16 @@ def ask_reference(session: Session) -> list[Culprit]:
 def _by_values(session: Session, culprit: Culprit, reference: Path, recording: Path) -> list[Culprit]:
     """Captures the calls around the first divergence in both programs, and judges each."""
     listed = session.op_tools("next", ["compare", str(reference), str(recording), "--next"])
-    commands = [line.strip() for line in listed.output.splitlines() if re.match(r"\s+(env |op-tools )", line)]
-    captures = [command for command in commands if " compare --confirm " not in f" {command} "]
-    confirm = next((command for command in commands if command not in captures), "")
+    commands = [shlex.split(line) for line in listed.output.splitlines() if line.split()[:1] in (["env"], ["op-tools"])]
+    captures = [words for words in commands if "--confirm" not in words]
+    confirm = next((words for words in commands if words not in captures), [])
     if len(captures) != 2 or not confirm or session.facts.ranks > 1:
         session.gap("the first call that differs was not judged by values")
         return [culprit]
-    for number, command in enumerate(captures, 1):
-        session.command(f"capture_{number}", called_here(shlex.split(command)))
+    for number, words in enumerate(captures, 1):
+        session.command(f"capture_{number}", called_here(words))
     file = session.folder("confirmed.jsonl")
-    session.op_tools("confirm", [*shlex.split(confirm)[1:], "--json", str(file)])
+    session.op_tools("confirm", [*confirm[1:], "--json", str(file)])
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
     rows = [row for row in rows if row.get("kind") == "confirmed"]
     at = [row for row in rows if row["op"] == culprit.op] or rows
