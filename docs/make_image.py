@@ -63,7 +63,7 @@ def main() -> int:
         output = output_of([sys.executable, "-m", "op_tools", "run", "--autocompare", "train.py"], folder, FAULT)
         first = next(number for number, line in enumerate(output) if line.startswith("op  "))
         rows = [line for line in output[first + 1 :] if not line.startswith("op_tools")]
-        show("op-tools run --autocompare train.py", output[: first + 1] + rows[:MOST_ROWS] + ["..."])
+        show("op-tools run --autocompare train.py", output[: first + 1] + rows[:MOST_ROWS])
         (call,) = folder.glob("op_autocompare_result/*/*/*/*/device")
         replay = ["run_op_from_data", str(call.relative_to(folder)), "--acc_check"]
         show(" ".join(replay), [line for line in output_of([*replay, "--quiet"], folder, "") if line])

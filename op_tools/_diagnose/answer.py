@@ -42,7 +42,7 @@ SENTENCES = {
     Cause.MISSING_OPERATOR: "the device lacks an operator",
     Cause.RAISING_OPERATOR: "an operator raises on the device, and not on the CPU",
     Cause.PROGRAM_RAISES: "the program raises an exception; no operator of the device is to blame for it",
-    Cause.WRONG_COMPILER: "a compiled graph is wrong, and its operators run one by one are right",
+    Cause.WRONG_COMPILER: "a compiled graph is wrong, and its operators, each by itself, are right",
     Cause.WRONG_RANK: "an operator is wrong on some of the ranks only: look at their device first",
     Cause.WRONG_OPERATOR: "an operator gives wrong results",
     Cause.RACE: "an operator is right when the device is idle before and after it: a race, a layout or a stale read",
@@ -105,7 +105,7 @@ class Asked:
     is_gap: bool = True
     """False: there was nothing that it could be asked about."""
     gaps: list[str] = field(default_factory=list)
-    """What it did not look at."""
+    """The parts that it did not look at."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Answer:
     """Training steps that the black box of the first question saw."""
     losses: list[float] = field(default_factory=list)
     next_commands: list[tuple[str, str]] = field(default_factory=list)
-    """What a command is for, and the command."""
+    """The purpose of each command, and the command."""
     report: str = ""
     """The page of all results; "" where none could be made."""
 
@@ -129,7 +129,7 @@ class Answer:
 
     @property
     def gaps(self) -> list[str]:
-        """What was not looked at."""
+        """All that was not looked at."""
         lines = [f"{asked.title}: {asked.not_asked}" for asked in self.asked if asked.not_asked and asked.is_gap]
         return lines + [f"{asked.title}: {gap}" for asked in self.asked for gap in asked.gaps]
 
@@ -141,7 +141,7 @@ class Answer:
     def sentence(self) -> str:
         """The answer."""
         if not self.culprits:
-            looked = ", ".join(asked.name for asked in self.asked if not asked.not_asked)
+            looked = ", ".join(asked.name for asked in self.asked if not asked.not_asked and asked.name != "report")
             return f"{SENTENCES[self.cause]}: nothing wrong was found by {looked}, which says nothing of all else"
         first = self.culprits[0]
         others = [culprit for culprit in self.culprits if culprit.cause is first.cause]
@@ -174,7 +174,7 @@ class Answer:
         return json.dumps(_plain(content), indent=1)
 
     def text(self) -> str:
-        """For people: the answer, the culprits, what was not looked at, and what to do."""
+        """For people: the answer, the culprits, the gaps, and the next commands."""
         lines = [f"{self.cause.value}: {self.sentence()}"]
         if self.culprits:
             columns: list[Shown[Culprit]] = [worded(name, name) for name in ("cause", "op", "phase", "module")]
@@ -182,7 +182,7 @@ class Answer:
             if any(culprit.rank for culprit in self.culprits):
                 columns.insert(3, worded("rank", "rank"))
             lines += ["", text_table(columns, self.culprits, _MOST_ROWS, 80)]
-            lines += [f"{culprit.op or culprit.cause}: {culprit.reason}" for culprit in _reasons(self.culprits)]
+            lines += [f"{culprit.op or culprit.cause}: {culprit.reason}" for culprit in _first_of_each(self.culprits)]
         if self.gaps:
             lines += ["", "Not looked at:", *(f"  {gap}" for gap in self.gaps[:_MOST_ROWS])]
         if self.next_commands:
@@ -196,7 +196,7 @@ _MOST = 3  # operators in a sentence
 _MOST_ROWS = 10
 
 
-def _reasons(culprits: Sequence[Culprit]) -> list[Culprit]:
+def _first_of_each(culprits: Sequence[Culprit]) -> list[Culprit]:
     """The first of each operator whose reason is known."""
     return list({culprit.place: culprit for culprit in reversed(culprits) if culprit.reason}.values())[::-1][:_MOST]
 

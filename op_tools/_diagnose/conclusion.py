@@ -1,4 +1,4 @@
-"""The end of a diagnosis: what to send, what to do meanwhile, and the page of all results."""
+"""The end of a diagnosis: the next commands, and the page of all results."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _is_of_program(path: str) -> bool:
 
 
 def _waiting_for_each(session: Session, ops: Sequence[str]) -> Run:
-    """The program again; it waits for the device after each of these operators, so that the guilty call is the open one."""
+    """The program again; it waits for the device after each of these operators, so that the open call is the guilty call."""
     options = ["--time", "--time-mode", "sync", "--time-level", "aten", "--no-time-lines", "--time-ops", ",".join(ops)]
     took = session.facts.run.seconds if session.facts.run else 60
     return session.with_tools("waiting", options, 60 + 2 * took)

@@ -18,6 +18,12 @@ def op_tools_words() -> list[str]:
     return ["op-tools"] if shutil.which("op-tools") else [sys.executable, "-m", "op_tools"]
 
 
+def called_here(words: Sequence[str]) -> list[str]:
+    """A command that op-tools printed, `env NAME=value op-tools run ...`, where op-tools may be called in another way."""
+    at = words.index("op-tools")
+    return [*words[:at], *op_tools_words(), *words[at + 1 :]]
+
+
 def replay_words() -> list[str]:
     """How saved calls are run again here: by Python, which loads the modules of devices."""
     python = "python" if _is_this_python("python") else sys.executable

@@ -12,7 +12,7 @@ from .resources import MEMORY_STEPS, TIMED_STEPS, ask_memory, ask_time
 from .session import COMPARED, RECORDED, SYNCHRONOUS, NotAsked, Question, Session
 
 
-def _always(_: Session) -> NotAsked | None:
+def _can_always_be_asked(_: Session) -> NotAsked | None:
     return None
 
 
@@ -47,7 +47,13 @@ def _about(steps: int | None, slower: float, runs: int = 1) -> Callable[[Session
 
 
 QUESTIONS = (
-    Question("run", "how far the program comes, and what cannot be seen of it", ask_run, _always, lambda _: None),
+    Question(
+        "run",
+        "how far the program comes, and which parts of it no tool sees",
+        ask_run,
+        _can_always_be_asked,
+        lambda _: None,
+    ),
     Question("graphs", "compiled graphs against their operators", ask_graphs, _no_graphs, _about(None, COMPARED)),
     Question(
         "operators",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from .._bisect.outcome import Metric, read_reference
 from .._report.part import number_of, text_of
 from .._tools.record import RECORDING
 from .answer import Cause, Culprit, culprit_at
-from .program import as_program
+from .program import as_program, called_here
 from .runs import Run
 from .session import RECORDED, Plan, Session
 
@@ -40,12 +39,12 @@ def reference_losses(plan: Plan) -> list[float]:
         op_tools.Error: the file holds no numbers.
     """
     path = Path(plan.reference)
-    if not plan.reference or _is_recording(path) or path.suffix == ".py" or not path.is_file():
+    if not plan.reference or _is_of_op_record(path) or path.suffix == ".py" or not path.is_file():
         return []
     return read_reference(plan.reference, Metric())
 
 
-def _is_recording(path: Path) -> bool:
+def _is_of_op_record(path: Path) -> bool:
     return path.suffix == RECORDING or (path.is_dir() and any(path.glob(f"*{RECORDING}")))
 
 
@@ -72,7 +71,7 @@ def _first_divergence(file: Path) -> tuple[dict[str, Any] | None, str]:
 
 def ask_reference(session: Session) -> list[Culprit]:
     reference = Path(session.plan.reference)
-    if not _is_recording(reference):
+    if not _is_of_op_record(reference):
         reference, run = _recorded(session, "reference", session.plan.reference)
         metric = Metric()
         numbers = [number for line in run.output.splitlines() for number in metric.numbers(line)]
@@ -100,16 +99,16 @@ def ask_reference(session: Session) -> list[Culprit]:
 def _by_values(session: Session, culprit: Culprit, reference: Path, recording: Path) -> list[Culprit]:
     """Captures the calls around the first divergence in both programs, and judges each."""
     listed = session.op_tools("next", ["compare", str(reference), str(recording), "--next"])
-    commands = [line.strip() for line in listed.output.splitlines() if re.match(r"\s+(env |op-tools )", line)]
-    captures = [command for command in commands if " compare --confirm " not in f" {command} "]
-    confirm = next((command for command in commands if command not in captures), "")
+    commands = [shlex.split(line) for line in listed.output.splitlines() if line.split()[:1] in (["env"], ["op-tools"])]
+    captures = [words for words in commands if "--confirm" not in words]
+    confirm = next((words for words in commands if words not in captures), [])
     if len(captures) != 2 or not confirm or session.facts.ranks > 1:
         session.gap("the first call that differs was not judged by values")
         return [culprit]
-    for number, command in enumerate(captures, 1):
-        session.command(f"capture_{number}", shlex.split(command))
+    for number, words in enumerate(captures, 1):
+        session.command(f"capture_{number}", called_here(words))
     file = session.folder("confirmed.jsonl")
-    session.op_tools("confirm", [*shlex.split(confirm)[1:], "--json", str(file)])
+    session.op_tools("confirm", [*confirm[1:], "--json", str(file)])
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
     rows = [row for row in rows if row.get("kind") == "confirmed"]
     at = [row for row in rows if row["op"] == culprit.op] or rows
@@ -118,10 +117,10 @@ def _by_values(session: Session, culprit: Culprit, reference: Path, recording: P
         return [culprit]
     # Of calls of the same operator the first that differs.
     row = next((row for row in at if row["a"] == "differs" or row["b"] == "differs" or row["outputs"] != 0.0), at[-1])
-    return [_judged(culprit, row)]
+    return [_cause_by_values(culprit, row)]
 
 
-def _judged(culprit: Culprit, row: dict[str, Any]) -> Culprit:
+def _cause_by_values(culprit: Culprit, row: dict[str, Any]) -> Culprit:
     """The cause, of a call that was captured in both programs and run again."""
     saved = str(row["path_b"])
     if row["b"] == "differs":

@@ -37,8 +37,8 @@ def ask_memory(session: Session) -> list[Culprit]:
                 continue  # a list of losses
             reason = f"{finding.text}, by {finding.worst or 0:.0f} bytes in each step"
             culprits += [
-                replace(one, reason=reason, certain=True)
-                for one in culprits_of_findings([part], [finding], Cause.MEMORY_GROWS)
+                replace(culprit, reason=reason, certain=True)
+                for culprit in culprits_of_findings([part], [finding], Cause.MEMORY_GROWS)
             ]
     return culprits[:1] + [culprit for culprit in culprits[1:] if culprit.line != culprits[0].line]
 

@@ -217,10 +217,10 @@ def run_command(
     status = process.returncode
     took = time.monotonic() - began
     steps = watch.steps if watch is not None else 0
-    return Run(shown(words), str(folder), ended or _ended(status, seconds, took), status, took, steps)
+    return Run(shown(words), str(folder), ended or _how_it_ended(status, seconds, took), status, took, steps)
 
 
-def _ended(status: int, seconds: float | None, took: float) -> Ended:
+def _how_it_ended(status: int, seconds: float | None, took: float) -> Ended:
     if status == 0:
         return Ended.DONE
     if seconds is not None and (status == _TIMED_OUT or took >= seconds):

@@ -1,4 +1,4 @@
-"""A diagnosis from its first question to the report: order, budget, state, and the lines that say what is done."""
+"""A diagnosis from its first question to the report: order, budget, state, and the lines about its progress."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Question:
     name: str
     """A word, and its folder."""
     title: str
-    """What is done, for people."""
+    """The work, in words for people."""
     ask: Callable[[Session], list[Culprit]]
     not_asked: Callable[[Session], NotAsked | None]
     """None: it can be asked."""
@@ -150,7 +150,7 @@ class Session:
         self.asked[-1].gaps.append(text)
 
     def limit(self, seconds: float) -> float:
-        """A limit for a command: these seconds, or what is left of the budget.
+        """A limit for a command: these seconds, or the rest of the budget.
 
         Raises:
             BudgetSpentError: that is too little.
@@ -241,7 +241,7 @@ class Session:
             culprits = []
         asked = self.asked[-1]
         asked.seconds = time.monotonic() - began
-        self.culprits = in_order(_joined(self.culprits, culprits))
+        self.culprits = in_order(_with_later_answers(self.culprits, culprits))
         names = list(dict.fromkeys(f"{culprit.cause} {culprit.op}".strip() for culprit in culprits))
         asked.outcome = "; ".join(names) or ("nothing known" if asked.gaps else "nothing wrong")
         self.say(f"    {asked.outcome}")
@@ -259,8 +259,8 @@ def _how(run: Run) -> str:
     return f"{run.ended} after {duration_text(run.seconds)}{status}"
 
 
-def _joined(culprits: Sequence[Culprit], further: Sequence[Culprit]) -> list[Culprit]:
-    """A later, certain answer about an operator takes the place of an earlier one about it."""
+def _with_later_answers(culprits: Sequence[Culprit], further: Sequence[Culprit]) -> list[Culprit]:
+    """A later, certain answer about an operator takes the place of an earlier answer about it."""
     later = {culprit.place for culprit in further if culprit.op}
     return [culprit for culprit in culprits if culprit.certain or culprit.place not in later] + [
         culprit
@@ -278,7 +278,7 @@ def _as_json(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_of(session: Session, folder: Path, tool: str) -> list[Part]:
-    """The results of a tool below a folder; where one does not say that it looked at all, that is a gap."""
+    """The results of a tool below a folder; a result that says it did not look at all is a gap."""
     parts = [part for part in parts_below(folder) if part.tool == tool]
     reasons = dict.fromkeys(reason for part in parts for reason in part.origin.reasons)
     for reason in reasons:

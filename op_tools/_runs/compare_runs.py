@@ -176,6 +176,8 @@ def compare_runs(
     """
     of_a, of_b = open_run(a), open_run(b)
     of_noise = open_run(noise) if noise is not None else {}
+    if len(of_a) == len(of_b) == 1:  # two recordings that the user named, be they of two ranks
+        of_b = dict(zip(of_a, of_b.values(), strict=True))
     ranks = [
         compare_recordings(of_a[rank], of_b[rank], of_noise.get(rank), fusions) for rank in sorted(of_a.keys() & of_b)
     ]

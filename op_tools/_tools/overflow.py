@@ -36,7 +36,7 @@ class OverflowResult(SortableResult):
     """Tensors with a NaN or +inf that no call made which was seen: the program's data, another rank, sums that autograd makes
     between calls of the torch level."""
     root: str = ""
-    """Folder of the run; "" if there was nothing to write."""
+    """Folder of the run; "" if no call came to it."""
 
     coverage: Coverage = field(default_factory=Coverage)
     """Which calls were checked, and which were not."""

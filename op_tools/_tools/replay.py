@@ -25,7 +25,7 @@ def _find(name: str) -> Callable[..., Any] | None:
     return find(name)
 
 
-def _device_of(command_line: Sequence[str]) -> str:
+def _named_device(command_line: Sequence[str]) -> str:
     """The device on which calls are to run; "" where none is named."""
     for word, following in zip(command_line, [*command_line[1:], ""], strict=True):
         if word == "--device":
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     if "--load" not in command_line:
-        import_backends(modules_of(_device_of(command_line), []))
+        import_backends(modules_of(_named_device(command_line), []))
     graphs = {name: graph.operators() for word in command_line for name, graph in _graphs_in(word).items()}
 
     def find_all(name: str) -> Callable[..., Any] | None:

@@ -1,6 +1,6 @@
-// The lines that a tool prints about its findings while the program runs: the first of each kind, and of the first kinds alone. A single
-// wrong kernel is a finding in each of 200 steps, and drowns the others. At level info (-v) each finding has a line. Not
-// thread-safe: a tool guards it with its findings.
+// The lines that a tool prints about its findings while the program runs: the first of each kind, and of the first
+// kinds alone. A single wrong kernel is a finding in each of 200 steps, and drowns the others. At level info (-v) each
+// finding has a line. Not thread-safe: a tool guards it with its findings.
 #pragma once
 
 #include <cstdint>

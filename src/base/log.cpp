@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -95,7 +96,10 @@ struct State {
   spdlog::logger plain = make_logger("%v");
   spdlog::logger prefixed = make_logger("op_tools %l: %v");
   std::string progress;
+  std::chrono::system_clock::time_point drawn;  // when the progress line was drawn last
 };
+
+constexpr std::chrono::milliseconds kBetweenLines{200};  // of progress
 
 }  // namespace
 
@@ -135,7 +139,12 @@ void progress(std::string_view text) noexcept {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);
     if (text.empty() && state.progress.empty()) return;
+    const auto now = std::chrono::system_clock::now();
+    const bool is_early =
+        !text.empty() && !state.progress.empty() && now >= state.drawn && now < state.drawn + kBetweenLines;
     state.progress = printable(text);
+    if (is_early) return;  // a later line, or a message, shows it
+    state.drawn = now;
     state.draw(state.progress);
   } catch (...) {
     // As in write().

@@ -273,8 +273,8 @@ std::string CompareReport::wrong_table() const {
   }
   std::string text =
       "\n" +
-      text_table(
-          {{"op"}, {"phase"}, {"module"}, {"wrong", true}, {"first step", true}, {"of limit", true}, {"line"}}, lines);
+      text_table({{"op"}, {"phase"}, {"module"}, {"wrong", true}, {"first step", true}, {"of limit", true}, {"line"}},
+                 lines);
   if (kinds.size() > kMost) text += "\n... and " + std::to_string(kinds.size() - kMost) + " more kinds";
   return text;
 }

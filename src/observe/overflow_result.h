@@ -34,7 +34,7 @@ struct OverflowResult {
   uint64_t producers = 0, propagators = 0, expected = 0;
   uint64_t came_in = 0;  // values that no call made which was looked at: tensors with NaN or +inf
   uint64_t calls = 0;    // that were asked
-  std::string root;      // the folder; empty when there was nothing to write
+  std::string root;      // the folder; empty when no call came to it
   bool ok() const { return producers == 0 && came_in == 0; }
 };
 

@@ -141,8 +141,10 @@ void OverflowWindow::save(const RetainedCall& call, std::string* saved, std::str
 
 void OverflowWindow::open_file() {
   if (file_) return;
+  cannot_write_ = true;
   result_.root = claim_run_folder(options_.output_dir, "op_overflow_check_result", rank_);
   file_ = std::make_unique<RowFile>(result_.root + "/overflow.jsonl");
+  cannot_write_ = false;
 }
 
 void OverflowWindow::report(OverflowResult::Finding finding) {
@@ -162,7 +164,6 @@ void OverflowWindow::flush_file() {
     try {
       open_file();
     } catch (const std::exception& error) {
-      cannot_write_ = true;
       log::error("OpOverflowCheck cannot write its files and goes on without: " + std::string(error.what()));
     }
   }
@@ -172,10 +173,13 @@ void OverflowWindow::flush_file() {
 void OverflowWindow::write_summary() {
   if (!file_) return;
   RowFile file(result_.root + "/summary.jsonl");
-  file.add(make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
+  file.add(
+      make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
   file.flush();
 }
 
-std::string OverflowWindow::untold_text() const { return lines_.untold_text(); }
+std::string OverflowWindow::untold_text() const {
+  return lines_.untold_text();
+}
 
 }  // namespace op_tools

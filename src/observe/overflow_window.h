@@ -75,7 +75,7 @@ class OverflowWindow {
   OverflowResult result_;
   std::string first_producer_;
   FindingLines lines_;
-  bool cannot_write_ = false;  // the file of a run in which nothing was found
+  bool cannot_write_ = false;  // making the file failed once
   std::unique_ptr<RowFile> file_;
 };
 

@@ -209,6 +209,12 @@ TEST_CASE("Progress is drawn on a terminal only", "[log]") {
           log::progress("0123456789abc");
           log::progress("");
         }) == "\r\x1b[K012345678\r\x1b[K");
+  // A few times in a second, however many calls there are.
+  const std::string drawn = shown_by(80, [] {
+    for (int i = 0; i < 10'000; ++i) log::progress("half");
+    log::progress("");
+  });
+  CHECK(drawn.size() < 5'000 * std::string("\r\x1b[Khalf").size());
   const WithLevel quiet("warn");
   CHECK(shown_by(80, [] { log::progress("half"); }).empty());
 }

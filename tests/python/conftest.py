@@ -48,6 +48,7 @@ def pytest_addoption(parser):
 # keep a process busy while the others have nothing to do.
 LONG_FILES = (
     "bisect",
+    "diagnose",
     "repro",
     "live_runs",
     "examples",

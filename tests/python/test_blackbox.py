@@ -561,7 +561,7 @@ torch.accelerator.synchronize()
     )
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir()
-    launched("-m", "op_tools", "run", "--blackbox", "--blackbox-output-dir", first, program, check=False)
+    launched("-m", "op_tools", "run", "--blackbox", "--blackbox-output-dir", first, program, check=False, fresh=True)
     (path,) = first.rglob("*.blackbox")
     command = shlex.split(op_tools.read_black_box(path).device_verdict.partition("to name the guilty one: ")[2])
     assert command[-1] == str(program) and "aten::mm" in command[-2]

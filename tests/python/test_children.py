@@ -103,7 +103,7 @@ def test_children_have_the_tool_and_their_findings_count(way, program, tmp_path)
     assert (told["children"], told["processes"]) == (2, 0)
     assert told["children_wrong"] == 1 and told["verdict"] == Verdict.DIFFERS.value
     assert told["seen"] >= 1 + 2 + 2
-    (file,) = tmp_path.rglob("overflow.jsonl")
+    (file,) = [file for file in tmp_path.rglob("overflow.jsonl") if file.stat().st_size]
     ranks = {"mp.spawn": "1", "Pool": "12"}.get(way, "2")  # a pool's processes take any task
     assert file.relative_to(tmp_path).parts[1] in ranks
     assert "log" in file.read_text()

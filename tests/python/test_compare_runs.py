@@ -245,6 +245,14 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
 # ---- many runs, ranks ----
 
 
+def test_two_files_that_are_named_are_compared_whatever_their_ranks(tmp_path, monkeypatch):
+    a = recorded(tmp_path / "a", level="aten", device="sim")
+    monkeypatch.setenv("RANK", "1")
+    b = recorded(tmp_path / "b", level="aten", device="sim")
+    assert [one.calls._core.header["rank"] for one in map(op_tools.read_recording, (a.path, b.path))] == [0, 1]
+    assert op_tools.compare_runs(a.path, b.path).verdict.value == "agrees"
+
+
 def test_of_five_runs_the_one_with_an_intermittent_fault_is_named(tmp_path):
     paths = []
     for number in range(5):

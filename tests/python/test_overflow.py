@@ -14,6 +14,7 @@ from conftest import launched
 
 import op_tools
 import op_tools.sim_device  # before the first backward() of the process
+from op_tools._report.scan import read_parts
 
 LEVELS = ["torch", "aten"]
 INF = math.inf
@@ -341,6 +342,23 @@ def test_clean_training_has_no_finding(level):
     assert result.ok and result.rows == [] and result.calls > 100
 
 
+def test_a_run_in_which_nothing_was_found_stands_in_a_report(tmp_path):
+    clean = checked(lambda: torch.ones(2).mul(2), output_dir=tmp_path / "clean")
+    assert (Path(clean.root) / "overflow.jsonl").read_text() == ""
+    (part,) = read_parts([tmp_path / "clean"])
+    assert (part.tool, part.verdict.value, part.findings) == ("OpOverflowCheck", clean.verdict.value, [])
+    assert not checked(lambda: None, output_dir=tmp_path / "empty").root
+    assert not (tmp_path / "empty").exists()
+
+
+def test_values_that_came_in_and_went_no_further_are_a_gap_in_a_report_too(tmp_path):
+    values = torch.full((2,), math.nan, device="sim")
+    result = checked(lambda: torch.nan_to_num(values), output_dir=tmp_path)
+    assert (result.came_in, result.rows, result.verdict.value) == (1, [], "not judged")
+    (part,) = read_parts([tmp_path])
+    assert part.verdict.value == "not judged"
+
+
 def test_rows_are_in_the_file_and_in_the_table(tmp_path):
     result = checked(lambda: torch.log(torch.zeros(3)).mul(2), output_dir=tmp_path)
     rows = [json.loads(line) for line in (Path(result.root) / "overflow.jsonl").read_text().splitlines()]
@@ -348,8 +366,6 @@ def test_rows_are_in_the_file_and_in_the_table(tmp_path):
     assert rows == [vars(row) for row in result.rows]
     row = next(line for line in result.table().splitlines() if line.startswith("producer"))
     assert row.split()[:4] == ["producer", "torch.log", "forward", "0"]
-    assert not checked(lambda: torch.ones(2).mul(2), output_dir=tmp_path / "none").root
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("level", LEVELS)

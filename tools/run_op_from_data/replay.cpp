@@ -5,10 +5,10 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -41,9 +41,10 @@ void load_library(const std::string& name) {
 void load_simulated_device() {
   Dl_info own{};
   if (dladdr(reinterpret_cast<void*>(&load_library), &own) == 0 || !own.dli_fname) return;
-  const std::filesystem::path library =
-      std::filesystem::path(own.dli_fname).parent_path() / "libop_tools_sim_device.so";
-  if (std::filesystem::exists(library)) load_library(library.string());
+  std::string library = own.dli_fname;
+  library.resize(library.rfind('/') + 1);
+  library += "libop_tools_sim_device.so";
+  if (access(library.c_str(), R_OK) == 0) load_library(library);
 }
 
 // The program is linked with torch's CPU part only.
