@@ -3,61 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from pathlib import Path
 
-from .._base.core import Error
-from .._base.verdict import status_of
-from .._diagnose.answer import Answer
-from .._diagnose.conclusion import finish
-from .._diagnose.program import Program
-from .._diagnose.questions import QUESTIONS
-from .._diagnose.reference import reference_losses
-from .._diagnose.session import ANSWER, Plan, Session
-from .command_line import Commands, UsageError, add_allow_unseen, visible
+from .command_line import Commands, add_allow_unseen, work
 
 _FOLDER = "op_diagnose_result"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{visible(line)}\n")
-    sys.stderr.flush()
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
-    if not command:
-        raise UsageError("which program? op-tools diagnose [options] -- train.py ...")
-    if os.environ.get("RANK"):
-        raise UsageError(
-            "this is a rank of a launcher: give the launcher to it, op-tools diagnose -- torchrun ... train.py"
-        )
-    for name in ("budget", "steps", "stall"):
-        if getattr(options, name) <= 0:
-            raise UsageError(f"--{name} {getattr(options, name):g} is not allowed; give a number above 0")
-    program = Program(tuple(command))
-    if (script := program.script) and script[0] != "-m" and not Path(script[0]).is_file():
-        raise UsageError(f"{script[0]}: there is no such script; a module is -m NAME")
-    folder = Path(options.output)
-    plan = Plan(program, folder, options.reference, options.budget, options.steps, options.stall, options.all)
-    try:
-        reference_losses(plan)
-    except Error as error:
-        raise UsageError(str(error)) from None
-    return plan
-
-
-def _print(answer: Answer, folder: Path) -> None:
-    lines = [answer.text(), "", *([answer.report] if answer.report else []), str(folder / ANSWER)]
-    sys.stdout.write(visible("\n".join(lines)) + "\n")
-
-
-def _diagnose(options: argparse.Namespace) -> int:
-    plan = _plan(options)
-    answer = Session(plan, QUESTIONS, resume=options.resume, say=_say).run(finish)
-    _print(answer, plan.folder)
-    return status_of(answer.verdict, allow_unseen=options.allow_unseen)
 
 
 def add(commands: Commands) -> None:
@@ -98,4 +47,4 @@ def add(commands: Commands) -> None:
     diagnose.add_argument(
         "command_line", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="a script, or any command"
     )
-    diagnose.set_defaults(run=_diagnose)
+    diagnose.set_defaults(run=work("diagnose", "run_command"))

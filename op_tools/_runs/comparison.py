@@ -365,7 +365,11 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
         structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
-        parts += ["\n".join(_cut(printable(line)) for line in lines)] if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS]) else []
+        parts += (
+            ["\n".join(_cut(printable(line)) for line in lines)]
+            if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS])
+            else []
+        )
     return parts
 
 
