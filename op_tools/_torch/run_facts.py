@@ -69,10 +69,14 @@ _NOT_OF_RUNS = (
     "OP_TOOLS_BUILD_DIR",
     "OP_TOOLS_EXTRAS",
     "OP_TOOLS_JOBS",
+    "OP_TOOLS_LOG_LEVEL",
     "OP_TOOLS_TOGETHER",
     "OP_TOOLS_TORCH",
     "OP_TOOLS_VENV",
 )
+
+
+_AT_START = dict(os.environ)  # op-tools run adds variables, for the processes that its program starts
 
 
 def _command() -> str:
@@ -86,10 +90,10 @@ def _command() -> str:
         words = ["op-tools", *words[2:]]
     else:
         words = ["python", *words]
-    names = [name for name in sorted(os.environ) if name.startswith("OP_") and name not in _NOT_OF_RUNS]
+    names = [name for name in sorted(_AT_START) if name.startswith("OP_") and name not in _NOT_OF_RUNS]
     if "OP_TOOLS" in names:
         names.append("PYTHONPATH")  # has the folder that starts the tools
-    variables = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+    variables = [f"{name}={_AT_START[name]}" for name in names if _AT_START.get(name)]
     return shlex.join(["env", *variables, *words] if variables else words)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, launched
+from conftest import PYTHON, ROOT, launched
 
 import op_tools
 import op_tools.sim_device as sim
@@ -381,6 +381,28 @@ def test_the_next_commands_work_as_they_are_printed(results):
     assert "--import op_tools.sim_device" in commands[1].text
     again = launched(*shlex.split(part_of(place, "OpCapture").commands[0].text)[1:], check=False)
     assert again.returncode == 0 and re.match("[0-9]+ calls in .* 0 differ", again.stdout)
+
+
+def test_the_command_line_of_a_run_is_kept_and_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "train.py").write_text("import torch, sys; torch.ones(2) * 2; print(sys.argv)")
+    words = ["run", "--observe", "--output-dir", "a b", "train.py", "--name", "it's"]
+    launched("-m", "op_tools", *words, cwd=tmp_path, OP_TOOLS_SIM_ROUNDING="1")
+    (part,) = read_parts([tmp_path])
+    command = shlex.split(part.origin.command)
+    assert command[0] == "env" and "OP_TOOLS_SIM_ROUNDING=1" in command
+    assert command[-len(words) - 1 :] == ["op-tools", *words]
+    assert part.origin.working_folder == str(tmp_path)
+    line = f"  (cd {tmp_path} && {part.origin.command})"
+    assert line in text_of_parts([part]).splitlines()
+    done = subprocess.run(
+        ["bash", "-c", line.replace("op-tools", f"{PYTHON} -m op_tools")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "['train.py', '--name', \"it's\"]\n"
 
 
 # --- The page, as text ----------------------------------------------------------------------------------------------------------
