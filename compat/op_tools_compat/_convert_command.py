@@ -16,4 +16,4 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("source", help="a file .h5, .pth, .pt, .npy or .txt, or a folder of .npy or .txt")
     command.add_argument("target", help="a file or folder with such a suffix; it must not be there")
-    command.set_defaults(run=work("op_tools_compat._convert_work", "run"))
+    command.set_defaults(run=work("op_tools_compat._convert_work", "run_command"))

@@ -10,7 +10,7 @@ from op_tools._commands.command_line import visible
 from .arrays import convert
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     written = convert(options.source, options.target)
     more = ", ..." if len(written) > 3 else ""
     sys.stdout.write(visible(f"{len(written)} files: {', '.join(written[:3])}{more}\n"))

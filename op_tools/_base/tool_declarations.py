@@ -95,7 +95,7 @@ def options_of(described: Iterable[Mapping[str, Any]]) -> tuple[Option, ...]:
 
 
 @functools.cache
-def _content() -> dict[str, Any]:
+def _declarations() -> dict[str, Any]:
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
@@ -103,7 +103,7 @@ def _content() -> dict[str, Any]:
 @functools.cache
 def declared_shared_options() -> tuple[Option, ...]:
     """The options that all tools share."""
-    return options_of(_content()["shared"])
+    return options_of(_declarations()["shared"])
 
 
 _of_libraries: dict[str, Kind] = {}
@@ -119,6 +119,6 @@ def declared_kinds() -> dict[str, Kind]:
     shared = frozenset(option.name for option in declared_shared_options())
     declared = (
         Kind(**{**kind, "options": options_of(kind["options"]), "rows": (), "shared": shared})
-        for kind in _content()["tools"]
+        for kind in _declarations()["tools"]
     )
     return {kind.name: kind for kind in declared} | _of_libraries

@@ -71,4 +71,4 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--jobs", type=int, default=0, metavar="N", help="processes that read files (as many as cores)"
     )
-    command.set_defaults(run=work("analyse", "run"))
+    command.set_defaults(run=work("analyse", "run_command"))

@@ -57,4 +57,4 @@ def add(commands: Commands) -> None:
     bisect.add_argument(
         "command_line", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="a script, or any command"
     )
-    bisect.set_defaults(run=work("bisect", "run"))
+    bisect.set_defaults(run=work("bisect", "run_command"))

@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--method", choices=_METHODS, help="how results are judged (relative)")
     run.add_argument("--time", action="store_true", help="also the median time of up to 20 calls of each case")
-    run.set_defaults(run=work("conformance", "run"))
+    run.set_defaults(run=work("conformance", "run_command"))
     gen = actions.add_parser(
         "gen", help="keep a device's results, to judge others by", description="Runs cases and keeps their results."
     )

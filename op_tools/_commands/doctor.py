@@ -17,4 +17,4 @@ def add(commands: Commands) -> None:
         help="print the meaning of each name of torch.cuda under op-tools run --as-cuda DEVICE",
     )
     add_imports(doctor)
-    doctor.set_defaults(run=work("doctor", "run"))
+    doctor.set_defaults(run=work("doctor", "run_command"))

@@ -16,7 +16,7 @@ def _print_help(options: argparse.Namespace) -> int:
     tools = kinds_by_flag()
     if topic and topic not in commands and topic not in tools:
         if known := answers(topic):
-            sys.stdout.write("\n\n".join(map(_answer, known)) + "\n")
+            sys.stdout.write("\n\n".join(map(_answer_text, known)) + "\n")
             return 0
         raise UsageError(f"{topic} is no command ({', '.join(commands)}) and no tool ({', '.join(tools)})")
     if topic in tools:
@@ -26,7 +26,7 @@ def _print_help(options: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(question: Question) -> str:
+def _answer_text(question: Question) -> str:
     lines = [f"{question.text[:1].upper()}{question.text[1:]}?", *(f"  {command}" for command in question.commands)]
     return "\n".join([*lines, f"  more: docs/{question.page}"])
 

@@ -13,4 +13,4 @@ def add(commands: Commands) -> None:
     ops.add_argument(
         "--excluded", action="store_true", help="the metadata calls that are left out unless a filter names them"
     )
-    ops.set_defaults(run=work("ops", "run"))
+    ops.set_defaults(run=work("ops", "run_command"))

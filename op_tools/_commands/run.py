@@ -158,7 +158,7 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     run.add_argument("program", help="the script, or the module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    run.set_defaults(run=work("run", "run"), parser=run)
+    run.set_defaults(run=work("run", "run_command"), parser=run)
 
 
 def _add_env(commands: Commands) -> None:

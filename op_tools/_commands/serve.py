@@ -41,4 +41,4 @@ def add(commands: Commands) -> None:
         metavar="S",
         help="the browser loads the page again every S seconds (0: never)",
     )
-    serve.set_defaults(run=work("serve", "run"))
+    serve.set_defaults(run=work("serve", "run_command"))

@@ -27,4 +27,4 @@ def add(commands: Commands) -> None:
         metavar="RESULT",
         help="a folder that op-tools conformance run wrote for this device: its results per dtype go into the table",
     )
-    command.set_defaults(run=work("support", "run"))
+    command.set_defaults(run=work("support", "run_command"))

@@ -30,7 +30,7 @@ def _escape(text: object) -> str:
     return html.escape(printable(str(text)))
 
 
-def _number(value: float) -> str:
+def _figure(value: float) -> str:
     return f"{value:.4g}"
 
 
@@ -39,7 +39,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [*points[::step], *points[-1:]] if step > 1 else list(points)
 
 
-def _lines_of(series: Series, place: tuple[float, float, float, float], number: int) -> str:
+def _polylines(series: Series, place: tuple[float, float, float, float], number: int) -> str:
     """A series as lines; a value that is not finite interrupts them."""
     left, width, low, high = place
     parts: list[list[str]] = [[]]
@@ -71,22 +71,22 @@ def curve_svg(curve: Curve) -> str:
         if left <= x <= right
     )
     axes = "".join(
-        f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{_number(value)}</text>'
+        f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{_figure(value)}</text>'
         f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y:.0f}" y2="{y:.0f}"/>'
         for value, y in ((high, _ABOVE + 4.0), ((low + high) / 2, _ABOVE + _HEIGHT / 2), (low, float(bottom)))
     )
-    axes += f'<text x="{_LEFT}" y="{bottom + 16}">{_escape(curve.axis)} {_number(left)}</text>'
-    axes += f'<text x="{_LEFT + _WIDTH}" y="{bottom + 16}" text-anchor="end">{_number(right)}</text>'
+    axes += f'<text x="{_LEFT}" y="{bottom + 16}">{_escape(curve.axis)} {_figure(left)}</text>'
+    axes += f'<text x="{_LEFT + _WIDTH}" y="{bottom + 16}" text-anchor="end">{_figure(right)}</text>'
     place = (left, width, low, high)
-    lines = "".join(_lines_of(series, place, number) for number, series in enumerate(curve.series))
+    lines = "".join(_polylines(series, place, number) for number, series in enumerate(curve.series))
     legend = "".join(
         f'<li><svg width="30" height="8" aria-hidden="true"><line class="trace s{number % 4}" x1="0" x2="30" y1="4" y2="4"'
         f' stroke-dasharray="{_DASHES[number % len(_DASHES)]}"/></svg> {_escape(series.title)}: '
-        f"{_number(series.points[0][1])} to {_number(series.points[-1][1])}</li>"
+        f"{_figure(series.points[0][1])} to {_figure(series.points[-1][1])}</li>"
         for number, series in enumerate(curve.series)
         if series.points
     )
-    title = f"{_escape(curve.title)}, {_escape(curve.axis)} {_number(left)} to {_number(right)}"
+    title = f"{_escape(curve.title)}, {_escape(curve.axis)} {_figure(left)} to {_figure(right)}"
     size = f'viewBox="0 0 {_LEFT + _WIDTH + 8} {bottom + _BELOW}"'
     return (
         f'<figure class="picture"><svg class="curve" role="img" aria-label="{title}" {size}><title>{title}</title>'
@@ -203,14 +203,14 @@ def grid_table(grid: Grid) -> str:
     for row in shown:
         cells = []
         for column in columns:
-            counts = grid.cells.get((row, column))
-            if not counts:
+            of_cell = grid.cells.get((row, column))
+            if not of_cell:
                 cells.append('<td class="none"></td>')
                 continue
-            mark = next(mark for mark in Mark if counts[mark])
+            mark = next(mark for mark in Mark if of_cell[mark])
             name, sign = _SIGNS[mark]
-            total = counts.total()
-            figures = f"{counts[mark]}/{total}" if mark is not Mark.RIGHT else f"{total}"
+            total = of_cell.total()
+            figures = f"{of_cell[mark]}/{total}" if mark is not Mark.RIGHT else f"{total}"
             cells.append(f'<td class="{name}" title="{mark.value}">{sign} {figures}</td>')
         body.append(f'<tr><th scope="row" class="code">{_escape(row)}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{_escape(column)}</th>' for column in columns)

@@ -145,8 +145,8 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
         op_tools.Error: there is no such folder, nothing in one of them, or a file cannot be read.
     """
     parts: list[Part] = []
-    for given in map(Path, places):
-        place = given.resolve() if given.is_symlink() else given  # the user's own link; no others are followed
+    for named in map(Path, places):
+        place = named.resolve() if named.is_symlink() else named  # the user's own link; no others are followed
         if place.is_file():
             parts.append(_part_of_file(place))
             continue

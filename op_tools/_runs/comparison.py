@@ -319,7 +319,7 @@ def _described(rank: RankComparison) -> list[str]:
     lines = [f"rank {rank.rank}"]
     for name, path in (("A", rank.a), ("B", rank.b)):
         lines += [f"{name}: {path}", *lines_of(rank.accounts.get(name))]
-    lines += [f"incomplete: {one}" for one in rank.incomplete]
+    lines += [f"incomplete: {place}" for place in rank.incomplete]
     if structure := rank.structure.lines:
         lines += ["", "Structure", *(f"  {one}" for one in structure)]
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]

@@ -221,7 +221,7 @@ class OneIterComparison(Result):
 
     def table(self) -> str:
         """For people."""
-        lines = []
+        lines: list[str] = []
         for rank in self.comparison.ranks:
             facts = [f"rank {rank.rank}", f"A: {rank.a}", f"B: {rank.b}", *rank.incomplete, *rank.structure.lines, ""]
             lines += map(printable, facts)
@@ -239,7 +239,7 @@ class OneIterComparison(Result):
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]
         counts = Counter(row.verdict for row in self.rows)
-        lines += [f"NOT JUDGED: {one}" for one in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
+        lines += [f"NOT JUDGED: {reason}" for reason in dict.fromkeys([*self.comparison.unseen, *self.unseen])]
         lines.append(f"{len(self.rows)} results: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if (first := self.first) is not None:
             lines.append(
@@ -257,7 +257,7 @@ class OneIterComparison(Result):
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
         unseen = [*self.comparison.unseen, *self.unseen]
         records.append({"kind": "summary", **verdict, "unseen": unseen, "verdicts": counts, "first": first})
-        return "".join(json.dumps(_finite(one)) + "\n" for one in records)
+        return "".join(json.dumps(_finite(record)) + "\n" for record in records)
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
     return ""
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.detector and options.mode != "dynamic_shape":
         raise UsageError("--detector is for -m dynamic_shape")
     request = Request(
@@ -90,5 +90,5 @@ def run(options: argparse.Namespace) -> int:
         if after := _next(options, outcome):
             text.append(f"Next: {after}")
         sys.stdout.write(visible("\n".join(text)) + "\n")
-    failed = options.fail_on == "unsupported" and any(one.report.unsupported for one in outcomes)
+    failed = options.fail_on == "unsupported" and any(outcome.report.unsupported for outcome in outcomes)
     return 1 if failed else 0

@@ -20,7 +20,7 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     if not command:
         raise Error("which program? op-tools bisect [options] -- train.py ...")

@@ -16,7 +16,7 @@ from .._tools.black_boxes import find_black_boxes, read_black_boxes, show_black_
 def _save(options: argparse.Namespace) -> int:
     files = find_black_boxes(options.path)
     if len(files) > 1:
-        raise Error(f"{options.path}: has {len(files)} files of OpBlackBox; name the one whose calls are to be saved")
+        raise Error(f"{options.path}: has {len(files)} files of OpBlackBox; name the file whose calls are to be saved")
     for folder in save_kept_calls(files[0], options.save):
         sys.stdout.write(visible(f"{folder}\n"))
     return 0
@@ -31,7 +31,7 @@ def _ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.save:
         return _save(options)
     if options.stacks:

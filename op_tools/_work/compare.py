@@ -56,7 +56,7 @@ def _show(comparison: RunsComparison, *, with_next: bool) -> None:
     sys.stdout.write(visible("\n".join(["", text, *(f"  {one}" for one in commands)])) + "\n")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.format and not options.csv:
         raise UsageError("--format is the form of --csv FILE")
     if options.confirm:

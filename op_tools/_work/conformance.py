@@ -67,7 +67,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     return status_of(verdict, allow_unseen=options.allow_unseen)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     options.time_alone = options.time  # cases that run beside each other would measure each other
     return _work(options, writes="")
 

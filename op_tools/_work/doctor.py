@@ -168,7 +168,7 @@ def _print_cuda_rules(device: str) -> int:
     return 0
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     import_from_environment()
     import_backends(modules_of(options.as_cuda or "", options.imports))
     if options.as_cuda:

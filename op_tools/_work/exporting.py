@@ -11,7 +11,7 @@ from .._commands.command_line import visible
 from ..formats import export_captures
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.format:
         done = export_captures(options.source, options.target, options.format)
         exported, problems = done.calls, done.problems

@@ -13,7 +13,7 @@ from .._commands.command_line import visible
 from ..formats import _import
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.format == "ditorch" or (options.format is None and _holds_captures(options.source)):
         count, problems = export_calls(os.fsencode(options.source), os.fsencode(options.target))
     else:

@@ -9,7 +9,7 @@ from .._base import core
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     tell_core()
     # Composite operators are seen only when a filter names them; their parts are always seen.
     composite = options.excluded or options.ops is not None

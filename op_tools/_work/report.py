@@ -26,7 +26,7 @@ def _is_of_another(file: Path) -> bool:
         return GENERATED not in content.read(_HEAD)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.text and options.output:
         raise UsageError("--text prints; -o is for the page")
     parts = read_parts(options.folders)

@@ -46,7 +46,7 @@ def _status(script: Made, *, allow_unseen: bool) -> int:
     return 0 if script.reproduces else _NO_REPRO
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     device = options.device or device_of(options.folder)
     if is_simulated(device) and not (options.imports or options.load):
         from ..sim_device import library

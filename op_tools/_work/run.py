@@ -124,7 +124,7 @@ def _other_run(options: argparse.Namespace) -> Together | None:
     return OpShadow(options.shadow, **shared)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     _take_folder(options)
     import_backends(_imports(options))
     config = read_config(options.config)

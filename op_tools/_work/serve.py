@@ -12,7 +12,7 @@ from .._commands.command_line import visible
 from .._report.server import LOOPBACK, PageServer
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     for folder in options.folders:
         if not Path(folder).is_dir():
             raise Error(f"{folder}: there is no such folder")

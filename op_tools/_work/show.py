@@ -172,6 +172,6 @@ def show(path: str) -> str:
     return call(str(place)) if (place / _INPUT).exists() else table(place)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     sys.stdout.write(visible(show(options.folder)) + "\n")
     return 0

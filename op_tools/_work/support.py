@@ -12,7 +12,7 @@ from ..analyse._judged import enter_conformance, read_conformance
 from ..analyse._support import make_table
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     import_backends(modules_of(options.device, options.imports))
     judged = read_conformance(options.conformance, options.device) if options.conformance else {}
     table = make_table(options.device, options.samples, log_progress)

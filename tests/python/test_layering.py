@@ -263,6 +263,7 @@ BY_NAME = {
     "op_tools._base.results": "pandas; the report of a result, which is made of all tools' results and stands above them",
     "op_tools._torch.backends": "backends of devices, which users name",
     "op_tools.formats._files": "numpy, h5py",
+    "op_tools._commands.completion": "shtab",
     "op_tools._base.optional_parts": "parts that other packages bring, by their entry points",
 }
 

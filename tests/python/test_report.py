@@ -567,11 +567,11 @@ def test_a_replay_is_a_part(tmp_path, build_dir):
 def test_a_bisection_is_a_part(tmp_path, said, verdict):
     culprits = [{"op": "aten::mm", "module": "Net.fc", "line": "train.py:3", "phase": "forward", "calls": 2}]
     curves = {"before": [1.0, float("nan"), 3.0], "after": [1.0, 0.5, 0.25]}
-    found = culprits if said == "found" else []
-    result = BisectResult(said, HOSTILE, "fallback", culprits=found, runs=7, seconds=3.0, **curves)
+    moved = culprits if said == "found" else []
+    result = BisectResult(said, HOSTILE, "fallback", culprits=moved, runs=7, seconds=3.0, **curves)
     (tmp_path / "result.json").write_text(result.to_json())
     (part,) = read_parts([tmp_path])
-    assert (part.tool, part.verdict, len(part.findings)) == ("op-tools bisect", verdict, len(found))
+    assert (part.tool, part.verdict, len(part.findings)) == ("op-tools bisect", verdict, len(moved))
     (curve,) = part.curves
     assert [len(series.points) for series in curve.series] == [3, 3]
     text = page_of([part], "bisection")
