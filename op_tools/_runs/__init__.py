@@ -1,4 +1,4 @@
 """Two or more runs of a program against each other."""
 
 ITERATION_SEED = 10086
-"""Of all random numbers of op-tools one-iter."""
+"""Of all random numbers of an iteration that is saved or compared."""

@@ -172,7 +172,7 @@ class RunsComparison(Result):
     @property
     def unseen(self) -> list[str]:
         """Why it is not known that the runs agree; empty where it is."""
-        return [f"rank {rank.rank}: {one}" for rank in self.ranks for one in rank.unseen] + self.not_compared
+        return [f"rank {rank.rank}: {reason}" for rank in self.ranks for reason in rank.unseen] + self.not_compared
 
     @property
     def verdict(self) -> Verdict:
@@ -188,7 +188,7 @@ class RunsComparison(Result):
         """All ranks for people."""
         parts = [rank.table() for rank in self.ranks]
         if self.verdict is Verdict.NOT_JUDGED:
-            parts.append("\n".join(f"NOT JUDGED: {one}" for one in self.unseen))
+            parts.append("\n".join(f"NOT JUDGED: {reason}" for reason in self.unseen))
         else:
             parts += [f"not compared: {one}" for one in self.not_compared]
         return "\n\n".join(parts)
