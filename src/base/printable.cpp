@@ -50,7 +50,7 @@ bool is_hidden(uint32_t code) {
   return false;
 }
 
-std::string number_of(uint32_t code) {
+std::string spelled(uint32_t code) {
   if (code == '\n') return "\\n";
   if (code == '\r') return "\\r";
   if (code == '\t') return "\\t";
@@ -70,9 +70,9 @@ std::string printable(std::string_view text, std::string_view keep) {
     const size_t bytes = character ? character->bytes : 1;
     const std::string_view part = text.substr(at, bytes);
     if (!character) {
-      shown += number_of(static_cast<unsigned char>(part[0]));
+      shown += spelled(static_cast<unsigned char>(part[0]));
     } else if (is_hidden(character->code) && (bytes > 1 || keep.find(part[0]) == std::string_view::npos)) {
-      shown += number_of(character->code);
+      shown += spelled(character->code);
     } else {
       shown += part;
     }

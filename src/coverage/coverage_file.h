@@ -10,9 +10,9 @@
 
 namespace op_tools {
 
-// The fields, then `gaps` (tokens) and `reasons` (the same in words), and `program`: the command that starts the program
-// again, and its folder (a Dict; empty where they are not known). Replaces a file of that name, in a single step. Error
-// with path and system message.
+// The fields, then `gaps` (tokens) and `reasons` (the same in words), and `program`: the command that starts the
+// program again, and its folder (a Dict; empty where they are not known). Replaces a file of that name, in a single
+// step. Error with path and system message.
 OP_TOOLS_API void write_coverage(const std::string& folder, const Coverage& account, const Value& program);
 
 }  // namespace op_tools

@@ -175,11 +175,11 @@ TEST_CASE("a text from outside neither drives a terminal nor makes a line", "[ta
   CHECK(printable("torch.add") == "torch.add");
   CHECK(printable("a\x1b[2J\r\n\t\x7f") == "a\\x1b[2J\\r\\n\\t\\x7f");
   CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
-  CHECK(printable("\xc2\x9b\xc2\xa0\xc2\xad") == "\\x9b\\xa0\\xad");                           // controls of C1
-  CHECK(printable("\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8") == "\\u202e\\u2066\\u2028");         // direction; a line
+  CHECK(printable("\xc2\x9b\xc2\xa0\xc2\xad") == "\\x9b\\xa0\\xad");                    // controls of C1
+  CHECK(printable("\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8") == "\\u202e\\u2066\\u2028");  // direction; a line
   CHECK(printable("\xd0\xbc \xe6\x95\xb0 \xf0\x9f\x99\x82") == "\xd0\xbc \xe6\x95\xb0 \xf0\x9f\x99\x82");
-  CHECK(printable("\xff\xc0\xaf\xe2\x80") == "\\xff\\xc0\\xaf\\xe2\\x80");                     // no UTF-8
-  CHECK(printable("\xed\xa0\x80\xf3\xa0\x80\xa0") == "\\xed\\xa0\\x80\\U000e0020");            // a surrogate; a tag
+  CHECK(printable("\xff\xc0\xaf\xe2\x80") == "\\xff\\xc0\\xaf\\xe2\\x80");           // no UTF-8
+  CHECK(printable("\xed\xa0\x80\xf3\xa0\x80\xa0") == "\\xed\\xa0\\x80\\U000e0020");  // a surrogate; a tag
   CHECK(printable("a\n\tb", "\n\t") == "a\n\tb");
   const std::string table = text_table({{"op"}, {"n", true}}, {{"a\nop_tools error: forged", "\x1b[1m"}});
   CHECK(std::count(table.begin(), table.end(), '\n') == 1);

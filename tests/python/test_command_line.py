@@ -72,7 +72,7 @@ def test_help_and_a_mistyped_option_need_no_torch(words):
         (("help", "autocompare"), 0, "--autocompare-method"),
         (("run", "--autocompare", "--help"), 0, "--autocompare-method"),
         (("help",), 0, "usage: op-tools"),
-        (("help", "nothing"), 64, "nothing is no command"),
+        (("help", "xyzzy"), 64, "xyzzy is no command"),
         (("shwo",), 64, "did you mean show"),
         (("bisect", "--timeuot", "3"), 64, "did you mean --timeout"),
         (("run", "--capture-max-cals", "3", "a.py"), 64, "did you mean --capture-max-calls"),
