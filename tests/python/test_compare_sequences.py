@@ -132,6 +132,18 @@ def test_what_keeps_its_bits_agrees_for_each_token(tmp_path):
     assert f"{len(comparison.rows)} results have the same bits" in comparison.table()
 
 
+def test_results_whose_rows_are_of_no_known_tokens_are_not_judged(tmp_path):
+    model, tokens = Plain(), tokens_of() % 16
+    turned = lambda some: model(some).movedim(1, 2).contiguous() * 2  # noqa: E731  (the tokens are the last dimension)
+    train = recorded(tmp_path / "train", lambda: turned(tokens))
+    serve = recorded(tmp_path / "serve", lambda: [turned(tokens[:, at : at + 3]) for at in (0, 3, 6)])
+    comparison = op_tools.compare_sequences(train, serve)
+    assert comparison.first is None
+    assert comparison.not_compared == ["torch.Tensor.mul"]
+    assert comparison.verdict.value == "not judged"
+    assert "NOT JUDGED: results with rows of no known tokens: Tensor.mul" in comparison.table()
+
+
 @pytest.fixture
 def on_sim(tmp_path, decoder):
     """Recordings of both sides on the simulated device, the engine's with a fault."""
