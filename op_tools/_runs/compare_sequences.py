@@ -104,6 +104,8 @@ class SequenceComparison(Result):
     """Calls of A and of B on tokens that the other run has no call for: id, and operator, module and line."""
     log_probabilities: TokenDifferences | None
     """Of the last result that is a number for each token."""
+    not_compared: list[str] = field(default_factory=list)
+    """Operators with results that were computed of tokens, and that have rows of no known tokens: an unusual layout, too many rows."""
     other_parameters: list[str] = field(default_factory=list)
     """Parameters that have other bits in B."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
@@ -149,6 +151,11 @@ class SequenceComparison(Result):
         if any(self.alone):
             counts = [len(calls) for calls in self.alone]
             reasons.append(f"{counts[0]} calls on tokens are in A alone, {counts[1]} in B alone")
+        if self.not_compared:
+            ops = ", ".join(map(short_name, self.not_compared[:_SHOWN])) + (
+                " ..." if len(self.not_compared) > _SHOWN else ""
+            )
+            reasons.append(f"results with rows of no known tokens: {ops}")
         if self.incomplete:
             reasons.append(f"{self.incomplete} recordings are incomplete")
         return reasons + reasons_of(self.accounts)
@@ -330,6 +337,19 @@ class _Comparison:
                 unit = max(unit, _unit(f"torch.{row.dtype}"))
                 rows.append(replace(row, units=row.largest / unit))
         return rows
+
+    def not_compared(self) -> list[str]:
+        """Operators of A with results of tokens whose rows are of no known tokens. Sums over all tokens are numbers, and have none."""
+        ops = [
+            call.op
+            for call in self.a.calls
+            for _, tensor in call.outputs
+            if tensor.shape
+            and self.a.is_of_tokens(tensor)
+            and not self.a.is_moved(tensor)
+            and all(tokens is None for _, tokens in self.a.rows(tensor))
+        ]
+        return list(dict.fromkeys(ops))
 
     def alone(self) -> tuple[list[RecordedCall], list[RecordedCall]]:
         """Calls that computed results with tokens, and that the other run has none for."""
@@ -558,6 +578,7 @@ def compare_sequences(
         (len(set(a.tokens.forward)), len(set(b.tokens.forward))),
         (_ids_and_texts(alone[0]), _ids_and_texts(alone[1])),
         _log_probabilities(comparison),
+        not_compared=comparison.not_compared(),
         other_parameters=list(comparison.other_parameters),
         accounts=accounts_of({"A": a.recording, "B": b.recording}),
         incomplete=sum(not run.recording.complete for run in runs),

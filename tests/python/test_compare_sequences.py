@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 
 import op_tools
 import op_tools.sim_device as sim
@@ -131,6 +132,18 @@ def test_what_keeps_its_bits_agrees_for_each_token(tmp_path):
     assert f"{len(comparison.rows)} results have the same bits" in comparison.table()
 
 
+def test_results_whose_rows_are_of_no_known_tokens_are_not_judged(tmp_path):
+    model, tokens = Plain(), tokens_of() % 16
+    turned = lambda some: model(some).movedim(1, 2).contiguous() * 2  # noqa: E731  (the tokens are the last dimension)
+    train = recorded(tmp_path / "train", lambda: turned(tokens))
+    serve = recorded(tmp_path / "serve", lambda: [turned(tokens[:, at : at + 3]) for at in (0, 3, 6)])
+    comparison = op_tools.compare_sequences(train, serve)
+    assert comparison.first is None
+    assert comparison.not_compared == ["torch.Tensor.mul"]
+    assert comparison.verdict.value == "not judged"
+    assert "NOT JUDGED: results with rows of no known tokens: Tensor.mul" in comparison.table()
+
+
 @pytest.fixture
 def on_sim(tmp_path, decoder):
     """Recordings of both sides on the simulated device, the engine's with a fault."""
@@ -250,3 +263,33 @@ def test_rows_keep_their_prints_in_the_file_whatever_the_layout(tmp_path):
     wide = by_shape["torch.float64", (2, 3, 5), (0, 1)][-1]
     assert torch.equal(wide[:, 1:], plain[:, 1:])
     assert not torch.equal(wide[:, 0], plain[:, 0])
+
+
+def test_the_session_of_the_page_is_what_it_prints(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "sequences.md").read_text()
+    setup = page.split("<!-- setup:\n")[1].split("-->")[0]
+    code = page.split("```python\n")[1].split("```")[0]
+    printed = page.split("```text\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(setup + code, {})  # noqa: S102
+    assert capsys.readouterr().out == printed
+
+
+def test_the_part_of_an_operator_is_measured_by_running_both_programs_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program = str(ROOT / "examples" / "decoder.py")
+    for side in ("train", "serve"):
+        launched(
+            "-m", "op_tools", "run", "-q", "--record", "--row-hashes", "--output-dir", side, program, side, cwd=tmp_path
+        )
+    comparison = op_tools.compare_sequences("train", "serve")
+    if comparison.log_probabilities.differ == 0 or not comparison.births():
+        pytest.skip("the kernels of this CPU keep the bits of each token: there is no part to measure")
+    assert main(["compare", "train", "serve", "--as-sequence", "--parts", "1"]) == 1
+    text = capsys.readouterr().out
+    first = comparison.births()[0].op.replace("torch.nn.functional.", "F.")
+    table = text[text.index("op in float64") :].splitlines()
+    assert table[1].startswith(first)
+    alone, remaining, part = map(float, table[1].split()[1:4])
+    assert alone == remaining
+    assert part == pytest.approx(comparison.log_probabilities.mean - remaining, rel=0.01, abs=1e-12)
