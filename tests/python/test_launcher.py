@@ -680,6 +680,15 @@ with op_tools.OpFallback(ops="torch.mm"):
     assert "OpFallbackHook:" not in python(text, OP_TOOLS_LOG_LEVEL="info").stderr
 
 
+def test_replay_brings_the_simulated_device_by_itself(tmp_path, build_dir):
+    with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path) as tool:
+        torch.neg(torch.ones(3))
+    arguments = [tool.result().root, "--acc_check", "--device", "sim"]
+    done = subprocess.run([build_dir / "run_op_from_data", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    launched("-m", "op_tools.run_op_from_data", *arguments)
+
+
 def test_replay_refuses_what_it_cannot_do_before_the_work(tmp_path, build_dir):
     with op_tools.OpCapture(ops="torch.neg", output_dir=tmp_path) as tool:
         torch.neg(torch.ones(3))
