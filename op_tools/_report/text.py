@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
 from .._base.error_text import printable
+from .._base.rank_text import ranks_text
 from .._base.results import short_name
+from .._base.verdict import Verdict
 from .page import figure
 from .part import Finding, Mark, Part, Table
 from .summary import commands_of_parts, kinds_by_mark, verdict_of_parts, verdict_sentence
@@ -19,6 +21,7 @@ _MOST_LINES = 20
 _MOST_ROWS = 10
 _MOST_COLUMNS = 8  # more do not fit
 _MOST_REASON = 100  # characters
+_MOST_RANKS = 4  # of a tool, whose parts are shown whole
 
 
 def _width() -> int:
@@ -108,6 +111,28 @@ def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
                 yield f"  {printable(finding.line)}"
 
 
+def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
+    """Each part's lines; of a tool with many ranks those of a few, the worst first, and a line for the others with the same verdict."""
+    by_tool: dict[str, list[Part]] = {}
+    for part in parts:
+        by_tool.setdefault(part.tool, []).append(part)
+    blocks = []
+    for of_tool in by_tool.values():
+        is_many = len(of_tool) > _MOST_RANKS + 1 and all(part.origin.rank.isdigit() for part in of_tool)
+        worst_first = sorted(of_tool, key=lambda part: part.verdict is not Verdict.DIFFERS) if is_many else of_tool
+        shown, others = worst_first[: _MOST_RANKS if is_many else None], worst_first[_MOST_RANKS:] if is_many else []
+        blocks += ["\n".join(_lines_of_part(part)) for part in shown]
+        ranks_of: dict[str, list[int]] = {}
+        for part in others:
+            verdict = part.verdict.value if part.verdict is not None else "no verdict"
+            ranks_of.setdefault("; ".join([verdict, *part.origin.reasons]), []).append(int(part.origin.rank))
+        blocks += [
+            "\n".join(_folded(f"{of_tool[0].tool}, {ranks_text(ranks)}: {text}", ""))
+            for text, ranks in ranks_of.items()
+        ]
+    return blocks
+
+
 def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
     """The report.
 
@@ -115,7 +140,7 @@ def text_of_parts(parts: Sequence[Part], most: int = _MOST_LINES) -> str:
         parts: at least a part.
         most: kinds of finding in the table; -1: all.
     """
-    blocks = ["\n".join(_lines_of_part(part)) for part in parts]
+    blocks = _blocks_of_parts(parts)
     findings = [kind.finding for kinds in kinds_by_mark(parts).values() for kind in kinds]
     if any(part.verdict is not None for part in parts):
         blocks.append(f"{verdict_of_parts(parts).value}: {verdict_sentence(parts)}")

@@ -15,11 +15,13 @@ from .._base import core
 from .._base.core import find_recordings
 from .._base.declared_options import OpRecordOptions
 from .._base.declared_rows import RecordRow
+from .._base.rank_text import ranks_text
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 from .tool import Tool
 
 RECORDING = ".oprec"
+_MOST_SHOWN = 4  # recordings whose calls are shown
 """How the name of a recording's file ends."""
 
 
@@ -328,18 +330,31 @@ def _facts_of_run(header: Mapping[str, Any]) -> str:
 
 
 def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
-    """The output of `op-tools show` for recordings: the header and the first calls of each.
+    """The output of `op-tools show` for recordings: the header and the first calls of each; of many the header and calls of the first, and
+    a line for those with equal states.
 
     Raises:
         op_tools.Error: there is none, or it cannot be read.
     """
+    files = find_recordings(os.fspath(path))
     parts = []
-    for file in find_recordings(os.fspath(path)):
+    ranks_of: dict[str, list[int]] = {}
+    for number, file in enumerate(files):
         recording = read_recording(file)
-        lines = [recording.path, " ".join(map(str, recording.header.get("argv", []))), _facts_of_run(recording.header)]
         state = "complete" if recording.complete else f"not complete ({recording.header['ended_early']})"
         if recording.damage:
             state = f"damaged, {recording.damage}"
+        if number >= _MOST_SHOWN and len(files) > _MOST_SHOWN + 1:
+            rank = recording.header.get("rank", 0)
+            text = f"{len(recording.calls)} calls, {state}"
+            ranks_of.setdefault(text, []).append(rank if isinstance(rank, int) else 0)
+            continue
+        lines = [recording.path, " ".join(map(str, recording.header.get("argv", []))), _facts_of_run(recording.header)]
         lines += [f"{len(recording.calls)} calls, {state}", "", recording.table(row_limit)]
         parts.append("\n".join(lines))
+    if ranks_of:
+        others = [
+            f"{ranks_text(ranks)}: {text}" for text, ranks in sorted(ranks_of.items(), key=lambda item: len(item[1]))
+        ]
+        parts.append("\n".join(others))
     return "\n\n".join(parts)

@@ -358,7 +358,7 @@ def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     assert main(["compare", str(tmp_path / "ranks")]) == 1
 
 
-def test_a_hundred_ranks_fit_on_a_page(tmp_path, monkeypatch):
+def test_a_hundred_ranks_fit_on_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "100")
     for run in ("a", "b"):
         for rank in range(100 if run == "a" else 97):
@@ -376,6 +376,14 @@ def test_a_hundred_ranks_fit_on_a_page(tmp_path, monkeypatch):
     assert "\nrank 7\n" in text and "\nrank 90\n" not in text and len(text.splitlines()) < 40
     again = re.search("Another rank: op-tools (compare .*)", text)[1].split()
     assert "rank90" in again[1] and main(again) == 1
+    for command, line in (
+        (["show"], "ranks 4 to 99: 3 calls, complete"),
+        (["report", "--text"], "ranks 4 to 99: no verdict"),
+    ):
+        capsys.readouterr()
+        assert main([*command, str(tmp_path / "a")]) == 0
+        shown = capsys.readouterr().out
+        assert line in " ".join(shown.split()) and len(shown.splitlines()) < 100
 
 
 # ---- the command line ----
