@@ -26,7 +26,6 @@ from .._base.verdict import Coverage
 from .compat import is_graph
 from .compiled_mode import TorchFunctionMode
 from .graph_operators import GraphOperators
-from .saved_graphs import saved_form
 
 _LEVELS = ("torch", "aten")
 _numbers = itertools.count()
@@ -233,6 +232,8 @@ def _operators_of(graph: Any) -> GraphOperators | None:
 
 def _save_graph(graph: Any, name: str, backend: str, options: dict[str, Any]) -> None:
     """Writes the graph into the folders of the tools that judge it, for op-tools repro."""
+    from .saved_graphs import saved_form
+
     folders = [runs.folder_of_graphs() for runs in _on if runs.folder_of_graphs is not None]
     try:
         saved = saved_form(graph, name, backend, options) if any(folders) else None

@@ -251,6 +251,7 @@ LATE = {
     "op_tools._build_info": "of the build that fits torch, which is chosen first",
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
+    "op_tools._torch.saved_graphs": "only where a graph is compiled",
     "torch.utils._device": "import op_tools loads no module of torch that torch does not",
     "torch._dynamo": "torch.compile's parts take half a second, which only compiling needs",
     "torch._inductor": "likewise",
