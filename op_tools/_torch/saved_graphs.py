@@ -21,8 +21,7 @@ import torch
 from torch import fx
 
 from .._base.core import GRAPH_CALLS, Error, current_module, has_trait
-from .graph_operators import GraphOperators
-from .graph_places import line_of_node, module_of_node
+from .graph_operators import GraphOperators, line_of_node, module_of_node
 from .python_functions import find
 
 FILE, ATTRIBUTES_FILE = "graph.json", "attributes.pth"
