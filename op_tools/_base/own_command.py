@@ -15,7 +15,9 @@ def own_command() -> tuple[str, list[str]] | None:
     words = sys.orig_argv
     if Path(sys.argv[0]).name == "op-tools" and sys.argv[0] in words:
         return "op_tools", sys.argv[1:]
-    if sys.argv[0] == "-m" and "-m" in words[:-1]:
+    # While the package is imported, Python has "-m" there; afterwards the module's file.
+    is_module = sys.argv[0] == "-m" or Path(__file__).parents[1] in Path(sys.argv[0]).parents
+    if is_module and "-m" in words[:-1]:
         module = words[words.index("-m") + 1]
         if module.partition(".")[0] == "op_tools":
             return module, sys.argv[1:]

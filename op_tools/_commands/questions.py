@@ -48,10 +48,26 @@ QUESTIONS = (
         "repro.md",
     ),
     Question(
+        "training and inference give other log-probabilities",
+        "drift rollout sampler prefill decode kv cache sequence token engine serve logprob",
+        (
+            "op-tools run --record --row-hashes --output-dir train train.py",
+            "op-tools run --record --row-hashes --output-dir serve serve.py",
+            "op-tools compare train serve --as-sequence",
+        ),
+        "sequences.md",
+    ),
+    Question(
         "where do two runs part",
         "compare diverge difference loss devices versions first recording module iteration",
         ("op-tools run --record a train.py", "op-tools run --record b train.py", "op-tools compare a b"),
         "compare_runs.md",
+    ),
+    Question(
+        "it is wrong, slow or stuck, and I do not know where to begin",
+        "help night anything everything diagnose cause begin start broken trouble",
+        ("op-tools diagnose -- train.py",),
+        "diagnose.md",
     ),
     Question(
         "which operator makes the loss wrong",

@@ -171,7 +171,7 @@ class Answer:
             "next": [{"purpose": purpose, "command": command} for purpose, command in self.next_commands],
             "report": self.report,
         }
-        return json.dumps(_plain(content), indent=1)
+        return json.dumps(_plain_value(content), indent=1)
 
     def text(self) -> str:
         """For people: the answer, the culprits, the gaps, and the next commands."""
@@ -205,12 +205,12 @@ def _numbers_first(rank: str) -> tuple[int, str]:
     return (int(rank), "") if rank.isdigit() else (1 << 30, rank)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {name: _plain_value(item) for name, item in value.items()}
+    return [_plain_value(item) for item in value] if isinstance(value, list) else value
 
 
 def in_order(culprits: Sequence[Culprit]) -> list[Culprit]:

@@ -93,10 +93,10 @@ def ask_reference(session: Session) -> list[Culprit]:
         rank=text_of(first, "rank") if session.facts.ranks > 1 else "",
         step=int(number_of(first, "step") or 0),
     )
-    return _by_values(session, culprit, reference, recording)
+    return _judged_culprits(session, culprit, reference, recording)
 
 
-def _by_values(session: Session, culprit: Culprit, reference: Path, recording: Path) -> list[Culprit]:
+def _judged_culprits(session: Session, culprit: Culprit, reference: Path, recording: Path) -> list[Culprit]:
     """Captures the calls around the first divergence in both programs, and judges each."""
     listed = session.op_tools("next", ["compare", str(reference), str(recording), "--next"])
     commands = [shlex.split(line) for line in listed.output.splitlines() if line.split()[:1] in (["env"], ["op-tools"])]

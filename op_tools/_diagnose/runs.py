@@ -166,7 +166,7 @@ def boxes_below(folder: Path) -> list[BlackBox]:
     return boxes
 
 
-def run_command(
+def run_step(
     words: Sequence[str], folder: Path, *, seconds: float | None, enough: int | None = None, stall: float = 0
 ) -> Run:
     """Runs a command to its end.

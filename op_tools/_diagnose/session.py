@@ -15,7 +15,7 @@ from .._report.part import Finding, Mark, Part
 from .._report.scan import parts_below
 from .answer import Answer, Asked, Cause, Culprit, in_order
 from .program import Program, op_tools_words, shown
-from .runs import Ended, Run, RunState, run_command
+from .runs import Ended, Run, RunState, run_step
 
 STATE, ANSWER, PAGE = "state.jsonl", "diagnosis.json", "report.html"
 _REPORT = 600.0  # seconds
@@ -189,7 +189,7 @@ class Session:
         command = [*op_tools_words(), *words]
         self.asked[-1].commands.append(shown(command))
         self.say(f"  {shown(command)}")
-        run_command(command, self.plan.folder / "report", seconds=_REPORT)
+        run_step(command, self.plan.folder / "report", seconds=_REPORT)
 
     def _run(
         self, words: Sequence[str], folder: Path, limit: float, *, enough: int | None = None, stall: float = 0
@@ -204,7 +204,7 @@ class Session:
             return run
         if folder.exists() and not (folder / "state.jsonl").exists():  # of a run that did not come to its end
             shutil.rmtree(folder)
-        run = run_command(words, folder, seconds=limit, enough=enough, stall=stall)
+        run = run_step(words, folder, seconds=limit, enough=enough, stall=stall)
         self._state.end(key, run)
         self.say(f"    {_how(run)}")
         return run

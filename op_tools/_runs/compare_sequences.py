@@ -583,7 +583,7 @@ def compare_sequences(
         accounts=accounts_of({"A": a.recording, "B": b.recording}),
         incomplete=sum(not run.recording.complete for run in runs),
     )
-    return result if captures is None else _by_values(result, comparison, captures)
+    return result if captures is None else _proven_rows(result, comparison, captures)
 
 
 # --- By values ----------------------------------------------------------------------------------------------------------
@@ -602,7 +602,7 @@ def _captured_rows(run: TokenRun, number: int, place: Place, path: str) -> Itera
             yield tokens, values.movedim(rows.dims, tuple(range(len(rows.dims)))).reshape(-1, rows.width)
 
 
-def _by_values(result: SequenceComparison, comparison: _Comparison, captures: tuple[Any, Any]) -> SequenceComparison:
+def _proven_rows(result: SequenceComparison, comparison: _Comparison, captures: tuple[Any, Any]) -> SequenceComparison:
     """The two rows that are named, by the captured tensors of their calls, which are run again on the CPU."""
     of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in captures)
     rows = list(result.rows)

@@ -315,7 +315,7 @@ def _measured(
     return numbers
 
 
-def _distances(a: TokenRun, b: TokenRun) -> dict[tuple[int, int], float]:
+def _row_distances(a: TokenRun, b: TokenRun) -> dict[tuple[int, int], float]:
     """Of tokens of B and of A with the same number of the vocabulary: the mean share of the norm by which their rows differ, 1 at most."""
     of_a, of_b = results_with_tokens(a), results_with_tokens(b)
     shared = [place for place in of_a if place in of_b]
@@ -369,7 +369,7 @@ def matched_tokens(a: TokenRun, b: TokenRun) -> torch.Tensor:
     """
     match = torch.full((len(b.tokens),), NO_TOKEN)
     taken: set[int] = set()
-    pairs = _nearest_pairs(a, b, _distances(a, b))
+    pairs = _nearest_pairs(a, b, _row_distances(a, b))
     for again in (False, True):  # then those that were computed more than once
         for _, token, other in pairs:
             if match[token] == NO_TOKEN and (again or other not in taken):
