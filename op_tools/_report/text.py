@@ -111,6 +111,10 @@ def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
                 yield f"  {printable(finding.line)}"
 
 
+def _urgency(part: Part) -> tuple[bool, int]:
+    return part.verdict is not Verdict.DIFFERS, int(part.origin.rank)
+
+
 def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
     """Each part's lines; of a tool with many ranks those of a few, the worst first, and a line for the others with the same verdict."""
     by_tool: dict[str, list[Part]] = {}
@@ -119,7 +123,7 @@ def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
     blocks = []
     for of_tool in by_tool.values():
         is_many = len(of_tool) > _MOST_RANKS + 1 and all(part.origin.rank.isdigit() for part in of_tool)
-        worst_first = sorted(of_tool, key=lambda part: part.verdict is not Verdict.DIFFERS) if is_many else of_tool
+        worst_first = sorted(of_tool, key=_urgency) if is_many else of_tool
         shown, others = worst_first[: _MOST_RANKS if is_many else None], worst_first[_MOST_RANKS:] if is_many else []
         blocks += ["\n".join(_lines_of_part(part)) for part in shown]
         ranks_of: dict[str, list[int]] = {}
