@@ -555,7 +555,7 @@ def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
                 text = str(tmp_path / "list")
             if option.name == "calls":
                 text = "16"  # the least that OpBlackBox takes
-            if option.name != "raise_on_failure":  # not together with async_
+            if option.name not in ("raise_on_failure", "row_hashes"):  # not together with async_, modules_only
                 flags += [f"--{kind.flag}-{option.name.strip('_').replace('_', '-')}", *([text] if text else [])]
         assert command_line.main(["env", f"--{kind.flag}", *flags, "--fail-on-wrong", "-v"]) == 0
         exported = dict(
@@ -567,7 +567,7 @@ def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
                 context.setenv(name, value.strip("'"))
             (tool,) = make_tools(exported["OP_TOOLS"].split(","))
             for option in kind.options:
-                assert option.name in ("level", "raise_on_failure") or option.variable in exported, option.name
+                assert option.name in ("level", "raise_on_failure", "row_hashes") or option.variable in exported, option.name
             tool._open()
 
 
