@@ -91,9 +91,10 @@ class _Places:
         calls = [node for node in module.graph.nodes if node.op in _CALLS]
         self._nodes = GraphNodes([(line_of_node(node), module_of_node(node, caller)) for node in calls])
         graph = _copy(module.graph)
+        enter = self._nodes.enter  # the same object in all nodes: torch 2.7 asks for that in generated code
         for number, node in enumerate([node for node in graph.nodes if node.op in _CALLS]):
             with graph.inserting_before(node):
-                graph.call_function(self._nodes.enter, (number,))
+                graph.call_function(enter, (number,))
         self._code = fx.GraphModule(module, graph)
 
     def run(self, args: tuple[Any, ...]) -> Any:
