@@ -567,7 +567,9 @@ def test_env_exports_a_variable_for_every_option(capsys, monkeypatch, tmp_path):
                 context.setenv(name, value.strip("'"))
             (tool,) = make_tools(exported["OP_TOOLS"].split(","))
             for option in kind.options:
-                assert option.name in ("level", "raise_on_failure", "row_hashes") or option.variable in exported, option.name
+                assert option.name in ("level", "raise_on_failure", "row_hashes") or option.variable in exported, (
+                    option.name
+                )
             tool._open()
 
 
