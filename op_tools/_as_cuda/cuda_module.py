@@ -308,6 +308,7 @@ REFUSED: dict[str, str] = {
     "ExternalStream": "a stream of CUDA cannot be used on another accelerator",
     "GreenContext": "a part of a CUDA device is no part of another accelerator",
     "MemPool": _ALLOCATOR,
+    "MemPoolContext": _ALLOCATOR,
     "caching_allocator_alloc": _ALLOCATOR,
     "caching_allocator_delete": _ALLOCATOR,
     "caching_allocator_disabled": _ALLOCATOR,

@@ -20,10 +20,16 @@ class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     Args:
         name: of a module that is not imported yet.
         action: takes the module.
+        run: calls a function with its argument; the module's code is run by it.
     """
 
-    def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:
-        self._name, self._action = name, action
+    def __init__(
+        self,
+        name: str,
+        action: Callable[[ModuleType], object],
+        run: Callable[[Callable[[ModuleType], Any], ModuleType], object] = lambda function, module: function(module),
+    ) -> None:
+        self._name, self._action, self._run = name, action, run
         self._loader: Any = None
         sys.meta_path.insert(0, self)
 
@@ -44,5 +50,5 @@ class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None  # it is being imported
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        self._run(self._loader.exec_module, module)
         self._action(module)

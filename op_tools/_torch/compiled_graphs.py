@@ -135,6 +135,9 @@ def _watch() -> None:
             watch(sys.modules[name])
         else:
             AfterImport(name, watch)
+    # Its modules call operators while they are imported, by the first step of an optimizer: none of the program's calls.
+    if "torch._dynamo" not in sys.modules:
+        AfterImport("torch._dynamo", lambda _: None, unobserved)
 
 
 def _watch_functions(eval_frame: ModuleType) -> None:

@@ -48,7 +48,8 @@ def _git_commit(folder: Path) -> str:
 
 def _devices() -> list[str]:
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None:
+    # A torch that was built for a device is here without its driver.
+    if accelerator is None or not torch.accelerator.is_available():
         return []
     module = getattr(torch, accelerator.type, None)
     name = getattr(module, "get_device_name", None)

@@ -135,11 +135,12 @@ def test_programs_that_do_not_ask_for_the_name_run_with_the_own_name_shown():
 
 
 def test_every_constructor_of_torch_is_renamed():
+    """Torch 2.7 counts two functions that take no device."""
     from torch.utils._device import _device_constructors
 
     ours = {id(one) for one in entry_points.c_functions()}
-    missing = [one.__name__ for one in _device_constructors() if id(one) not in ours and not inspect.isfunction(one)]
-    assert not missing and len(_device_constructors()) >= 36
+    missing = {one.__name__ for one in _device_constructors() if id(one) not in ours and not inspect.isfunction(one)}
+    assert missing <= {"fill", "vander"} and len(_device_constructors()) >= 36
 
 
 def test_every_function_whose_schema_takes_a_device_is_renamed():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import launched
 from torch import nn
 from unchanged import LEVELS, assert_same
 
@@ -191,6 +192,20 @@ def test_a_graph_with_functions_in_it_runs_compiled_and_is_a_gap():
         result = step(torch.ones(3))
     assert torch.equal(result, torch.ones(3).sin())
     assert tool.coverage().gaps() == ["graphs"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_calls_of_dynamos_import_are_none_of_the_programs(level):
+    program = f"""
+import sys, torch, op_tools
+assert "torch._dynamo" not in sys.modules
+with op_tools.OpObserve(level="{level}") as tool:
+    import torch._dynamo
+    torch.ones(2).neg()
+print(sorted(row.op for row in tool.result().rows))
+"""
+    names = {"torch": "['torch.Tensor.neg', 'torch.ones']", "aten": "['aten::neg', 'aten::ones']"}
+    assert launched("-c", program).stdout.splitlines()[-1] == names[level]
 
 
 @pytest.mark.parametrize("level", LEVELS)
