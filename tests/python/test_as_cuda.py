@@ -158,15 +158,15 @@ def test_every_function_whose_schema_takes_a_device_is_renamed():
 
 
 MINOR = tuple(map(int, torch.__version__.split(".")[:2]))
-# A function of torch.cuda: its name, the parameters of ours, those of torch 2.9.
-WIDER_SINCE_2_10 = ["memory_snapshot", ["mempool_id", "include_traces"], ["mempool_id"]]
+# A function of torch.cuda whose parameters are not those of ours: its name, ours, torch's.
+OLDER = ["memory_snapshot", ["mempool_id", "include_traces"], [] if MINOR < (2, 9) else ["mempool_id"]]
 
 
 def test_every_public_name_of_torch_cuda_has_a_rule_and_its_signature():
     done = launched("-c", RULES, OP_TOOLS_AS_CUDA="sim", DITORCH_DISABLE_MOCK="1")
     told = json.loads(done.stdout)
     assert told["names"] == sorted(torch.cuda.__all__) and told["unknown"] == []
-    assert told["signatures"] == ([] if MINOR >= (2, 10) else [WIDER_SINCE_2_10])
+    assert told["signatures"] == ([] if MINOR >= (2, 10) else [OLDER])
     assert told["mapped"] >= 50
 
 
