@@ -34,5 +34,5 @@ def package_version() -> str:
     """As CMake wrote it; the same in each folder of a wheel for several versions of torch."""
     package = Path(__file__).parents[1]
     file = next(iter([*package.glob("_build_info.py"), *package.glob("torch_*_*/_build_info.py")]), None)
-    version = re.search(r'^VERSION = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE) if file else None
+    version = re.search(r'^VERSION\s*=\s*"(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE) if file else None
     return version[1] if version else "(not built)"

@@ -121,7 +121,7 @@ def _backward(results: Any, leaves: Sequence[torch.Tensor]) -> None:
 def _restore_places(saved: Path, part: SavedGraph, text: str) -> None:
     """Puts the places in the user's code into the files of the part's graph, whose nodes have those in the part's text."""
     folder = saved.parent
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"    (?!#|return )", line)]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"\s{4}(?!#|return\b)", line)]
     origins = {f"{_FILE}:{number} {_FUNCTION}": node for number, node in zip(lines, part.nodes, strict=True)}
     graph = read_graph(folder)
     replace(graph, nodes=tuple(_at_place(node, origins.get(node.line)) for node in graph.nodes)).write(folder)

@@ -45,9 +45,9 @@ def sim_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
         fw_compiler=_compile, bw_compiler=_compile, keep_inference_input_mutations=True
     )(graph, inputs)
     planted = faults.current()
-    if planted is None or planted.change is not None or not _has(graph, planted):
+    if planted is None or planted.at_boundary is None or not _has(graph, planted):
         return compiled
-    change = _detached if planted.name == "no gradient function" else _copied
+    change = planted.at_boundary
 
     def run(*args: Any) -> Any:
         return tuple(change(result) if isinstance(result, torch.Tensor) else result for result in compiled(*args))
@@ -58,14 +58,6 @@ def sim_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
 def _has(graph: fx.GraphModule, planted: faults.Fault) -> bool:
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
     return not planted.operators.isdisjoint(names)
-
-
-def _detached(result: torch.Tensor) -> torch.Tensor:
-    return result.detach()
-
-
-def _copied(result: torch.Tensor) -> torch.Tensor:
-    return result.clone() if result._is_view() else result
 
 
 def compiled_texts() -> int:

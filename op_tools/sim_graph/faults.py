@@ -25,11 +25,13 @@ class Fault:
 
     name: str
     change: Change | None
-    """None: of the boundary of the graph (compiler.py)."""
+    """None: a fault at the boundary of the graph."""
     operators: frozenset[str]
     """Of the graph of torch functions: base names of those to which it belongs."""
     only: str = ""
     """ "dynamic": graphs with sizes of their own; "forward": graphs that are no backward pass."""
+    at_boundary: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Changes each tensor that a compiled graph returns."""
 
 
 def current() -> Fault | None:
@@ -179,6 +181,16 @@ def _to_rows(x: torch.Tensor) -> torch.Tensor:
 
 _LINEAR = frozenset({"linear", "addmm"})
 _PRODUCTS = frozenset({"linear", "matmul", "bmm", "mm"})
+
+
+def _detached(result: torch.Tensor) -> torch.Tensor:
+    return result.detach()
+
+
+def _copied(result: torch.Tensor) -> torch.Tensor:
+    return result.clone() if result._is_view() else result
+
+
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
@@ -196,7 +208,7 @@ FAULTS: dict[str, Fault] = {
         Fault("reused buffer", _reused, frozenset({"sigmoid", "tanh"})),
         Fault("wrong kernel", _other_kernel(("silu",), "relu"), frozenset({"silu"})),
         Fault("crash", _abort, _PRODUCTS, only="dynamic"),
-        Fault("no gradient function", None, frozenset({"layer_norm"})),
-        Fault("copied view", None, frozenset({"view", "transpose", "t", "reshape"})),
+        Fault("no gradient function", None, frozenset({"layer_norm"}), at_boundary=_detached),
+        Fault("copied view", None, frozenset({"view", "transpose", "t", "reshape"}), at_boundary=_copied),
     )
 }  # fmt: skip

@@ -176,6 +176,7 @@ def test_the_account_stands_beside_the_files_of_a_run(tool, tmp_path):
     told = json.loads((folder / "coverage.json").read_text())
     assert told.pop("gaps") == ["not_on_accelerator", "processes"]
     assert told.pop("reasons") == ["no tensor was on sim", "1 process of the program had no tool, or told nothing"]
+    assert set(told.pop("program")) == {"command", "folder"}
     assert Coverage(**told) == running.coverage()
     assert not list(folder.glob("*.part"))
 
