@@ -75,16 +75,20 @@ class PythonHost final : public Host {
     return flops_in_python(op, phase, sample);
   }
 
-  bool program_facts(Value* facts) override {
-    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return false;
-    const py::gil_scoped_acquire gil;
-    const py::error_scope restored;
-    *facts = to_value(to_its_end([&] { return g_functions.program_facts(); }));
-    return true;
-  }
+  bool program_facts(Value* facts) override { return answer(g_functions.program_facts, facts); }
+  bool program_start(Value* start) override { return answer(g_functions.program_start, start); }
 
   void named_tensors(uint64_t recording, std::vector<NamedTensor>* named) override {
     named_tensors_in_python(recording, named);
+  }
+
+ private:
+  static bool answer(const py::handle& function, Value* value) {
+    if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return false;
+    const py::gil_scoped_acquire gil;
+    const py::error_scope restored;
+    *value = to_value(to_its_end([&] { return function(); }));
+    return true;
   }
 };
 
@@ -98,14 +102,15 @@ void bind_host(py::module_& module) {
   module.def(
       "install_host",
       [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
-         py::function count_flops, py::function advice) {
-        g_functions = {is_from_outside.release(), module_path.release(), named_tensors.release(),
-                       program_facts.release(),   count_flops.release(), advice.release()};
+         py::function program_start, py::function count_flops, py::function advice) {
+        g_functions = {is_from_outside.release(), module_path.release(),   named_tensors.release(),
+                       program_facts.release(),   program_start.release(), count_flops.release(),
+                       advice.release()};
         static auto* const host = new PythonHost;  // leaked, like the functions
         install_host(host);
       },
       py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
-      py::arg("program_facts"), py::arg("count_flops"), py::arg("advice"));
+      py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"));
 }
 
 }  // namespace op_tools::python

@@ -12,6 +12,7 @@ struct HostFunctions {
   pybind11::handle named_tensors;    // (model, args, kwargs, recording) -> [(name, origin, tensor)]; three times None
                                      // where no model runs
   pybind11::handle program_facts;    // () -> dict
+  pybind11::handle program_start;    // () -> dict
   pybind11::handle count_flops;      // (name, is_backward, args, kwargs) -> int
   pybind11::handle advice;           // (item, level) -> str
 };

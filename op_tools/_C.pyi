@@ -168,6 +168,7 @@ def install_host(
     module_path: Callable[[tuple[Any, ...]], str],
     named_tensors: Callable[[torch.nn.Module | None, Any, Any, int], list[tuple[str, str, torch.Tensor]]],
     program_facts: Callable[[], dict[str, Any]],
+    program_start: Callable[[], dict[str, str]],
     count_flops: Callable[[str, bool, tuple[Any, ...], dict[str, Any]], int],
     advice: Callable[[str, str], str],
 ) -> None: ...

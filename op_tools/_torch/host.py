@@ -9,7 +9,7 @@ from .flops import count_flops
 from .interrupts import is_from_outside
 from .module_names import path_of
 from .operator_names import advice
-from .run_facts import named_tensors, program_facts
+from .run_facts import named_tensors, program_facts, program_start
 
 
 def take_places() -> None:
@@ -20,6 +20,7 @@ def take_places() -> None:
         module_path=path_of,
         named_tensors=named_tensors,
         program_facts=program_facts,
+        program_start=program_start,
         count_flops=count_flops,
         advice=advice,
     )

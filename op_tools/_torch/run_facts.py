@@ -113,11 +113,15 @@ def _as_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def program_start() -> dict[str, str]:
+    """The command that starts the program again, and its folder."""
+    return {"folder": _as_utf8(str(Path.cwd())), "command": _as_utf8(_command())}
+
+
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
-    facts: dict[str, Any] = {"python": platform.python_version(), "folder": _as_utf8(str(Path.cwd()))}
+    facts: dict[str, Any] = {"python": platform.python_version(), **program_start()}
     facts["argv"], facts["start"] = [_as_utf8(one) for one in sys.argv], [_as_utf8(one) for one in _start_words()]
-    facts["command"] = _as_utf8(_command())
     facts["capture"] = _as_utf8(_capture_folder())
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:

@@ -59,6 +59,8 @@ class OP_TOOLS_API Host {
   // The facts of the program that stand in a recording's header: its version, the command line, the git commit, the
   // world size. A Dict; false: nothing.
   virtual bool program_facts(Value* /*facts*/) { return false; }
+  // Of them the command that starts the program again, and its folder: no device is asked for these, no file is read.
+  virtual bool program_start(Value* /*start*/) { return false; }
   // Parameters and buffers of the model that this thread is in (when they may have changed since this recording asked),
   // and the model's arguments; outside of models the gradients of all models' parameters. `recording`: a number of
   // its own in the process.

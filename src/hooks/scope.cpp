@@ -230,22 +230,6 @@ Value HookScope::report() const {
   items.emplace_back("coverage", to_value(coverage()));
   return make_dict(std::move(items));
 }
-namespace {
-
-// Of the facts of the program those that start it again.
-Value program_of_run() {
-  Value facts;
-  std::vector<std::pair<Value, Value>> items;
-  if (const Dict* const known = host().program_facts(&facts) ? facts.get_if<Dict>() : nullptr) {
-    for (const auto& item : *known->items) {
-      const auto* const name = item.first.get_if<std::string>();
-      if (name && (*name == "command" || *name == "folder")) items.push_back(item);
-    }
-  }
-  return make_dict(std::move(items));
-}
-
-}  // namespace
 
 void HookScope::write_account() const {
   bool is_known = false;  // that nothing can be written there: the tool has said so
@@ -254,7 +238,9 @@ void HookScope::write_account() const {
     if (folder.empty()) return;
     const Coverage account = coverage();
     is_known = account.lost[Loss::kNotWritten] > 0;
-    write_coverage(folder, account, program_of_run());
+    Value start;
+    if (!host().program_start(&start)) start = make_dict({});
+    write_coverage(folder, account, start);
   } catch (const std::exception& error) {
     if (is_known) return;
     log::warn(std::string(hook()->name()) + ": its account is in no file: " + error.what());
