@@ -21,12 +21,21 @@ from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedTensor
 from .compare_runs import PathOrRecording, open_run
 from .judged_captures import captured_calls, replayed
-from .token_rows import NO_TOKEN, Place, Rows, TokenRun, choices_of, matched_tokens, results_with_tokens
+from .token_rows import (
+    NO_TOKEN,
+    Place,
+    ResultsByPlace,
+    Rows,
+    TokenRun,
+    choices_of,
+    matched_tokens,
+    results_with_tokens,
+)
 
-# Operators in which a token's result is made of the rows of all tokens before it.
 _BEYOND = 8.0  # times: another order of sums makes a difference of few units, and lets it grow slowly
 _SHOWN = 4  # calls of a side
 _MOST_REPLAYED = 32  # calls of a side that are run again on the CPU
+# Operators in which a token's result is made of the rows of all tokens before it.
 _OVER_TOKENS = ("attention", "matmul", "bmm", "baddbmm", "einsum", "cumsum", "conv1d")
 
 
@@ -306,9 +315,13 @@ class _Table:
         real = tokens != NO_TOKEN
         self.place[tokens[real]] = torch.arange(len(tokens))[real]
 
+    def places_of(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The rows of these tokens of A; -1 where there is none."""
+        return torch.where(tokens == NO_TOKEN, -1, self.place[tokens.clamp_min(0)])
+
     def against(self, rows: Rows, tokens: torch.Tensor) -> _Pair:
         """`tokens`: of A, NO_TOKEN where it has none."""
-        place = torch.where(tokens == NO_TOKEN, -1, self.place[tokens.clamp_min(0)])
+        place = self.places_of(tokens)
         both = place >= 0
         of_a = place[both]
         same = self.rows.hashes[of_a] == rows.hashes[both]
@@ -322,18 +335,19 @@ class _Comparison:
     def __init__(self, a: TokenRun, b: TokenRun) -> None:
         self.a, self.b = a, b
         self.match = matched_tokens(a, b)
+        self.of_a, self.of_b = results_with_tokens(a), results_with_tokens(b)
         self.calls_a = _by_key(a)
         self.other_parameters: dict[str, None] = {}
         self._sequence = torch.tensor(a.tokens.sequence)
         self._position = torch.tensor(a.tokens.position)
 
     def rows(self) -> list[SequenceRow]:
-        of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
         rows, unit = [], 0.0
-        for place in of_a:
-            if place not in of_b or (_only_moved(self.a, of_a[place]) and _only_moved(self.b, of_b[place])):
+        for place, of_a in self.of_a.items():
+            of_b = self.of_b.get(place)
+            if of_b is None or (_only_moved(self.a, of_a) and _only_moved(self.b, of_b)):
                 continue
-            if (row := self._row(place, of_a[place], of_b[place])) is not None:
+            if (row := self._row(place, of_a, of_b)) is not None:
                 unit = max(unit, _unit(f"torch.{row.dtype}"))
                 rows.append(replace(row, units=row.largest / unit))
         return rows
@@ -353,27 +367,18 @@ class _Comparison:
 
     def alone(self) -> tuple[list[RecordedCall], list[RecordedCall]]:
         """Calls that computed results with tokens, and that the other run has none for."""
-        of_a, of_b = results_with_tokens(self.a), results_with_tokens(self.b)
-        return (
-            [
-                self.a.calls[of_a[place][0][0]]
-                for place in of_a
-                if place not in of_b and not _only_moved(self.a, of_a[place])
-            ],
-            [
-                self.b.calls[of_b[place][0][0]]
-                for place in of_b
-                if place not in of_a and not _only_moved(self.b, of_b[place])
-            ],
-        )
+        return _alone(self.a, self.of_a, self.of_b), _alone(self.b, self.of_b, self.of_a)
+
+    def tokens_of_a(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens of A that these tokens of B are; NO_TOKEN where it has none."""
+        return torch.where(tokens == NO_TOKEN, NO_TOKEN, self.match[tokens.clamp_min(0)])
 
     def _pairs(self, of_a: Sequence[RecordedTensor], of_b: RecordedTensor) -> _Pair | None:
         """All rows of a tensor of B whose tokens are in tensors of A."""
         pairs = []
         for tensor in of_a:
             for rows_a, tokens_a, rows_b, tokens_b in choices_of(self.a, tensor, self.b, of_b):
-                mine = torch.where(tokens_b == NO_TOKEN, NO_TOKEN, self.match[tokens_b.clamp_min(0)])
-                pairs.append(_Table(rows_a, tokens_a, len(self.a.tokens)).against(rows_b, mine))
+                pairs.append(_Table(rows_a, tokens_a, len(self.a.tokens)).against(rows_b, self.tokens_of_a(tokens_b)))
                 break
         if not pairs:
             return None
@@ -487,6 +492,14 @@ def _ids_and_texts(calls: Sequence[RecordedCall]) -> list[tuple[int, str]]:
     return [(call.id, f"{short_name(call.op)} ({call.module}, {call.line})") for call in calls]
 
 
+def _alone(run: TokenRun, own: ResultsByPlace, others: ResultsByPlace) -> list[RecordedCall]:
+    return [
+        run.calls[results[0][0]]
+        for place, results in own.items()
+        if place not in others and not _only_moved(run, results)
+    ]
+
+
 def _only_moved(run: TokenRun, results: Sequence[tuple[int, RecordedTensor]]) -> bool:
     return all(run.is_moved(tensor) for _, tensor in results)
 
@@ -514,7 +527,7 @@ def _unit(dtype: str) -> float:
 
 def _log_probabilities(comparison: _Comparison) -> TokenDifferences | None:
     """Of the last result with a number for each token. Its projection is that number, or its negative."""
-    of_a, of_b = results_with_tokens(comparison.a), results_with_tokens(comparison.b)
+    of_a, of_b = comparison.of_a, comparison.of_b
     for place in reversed(of_a):
         number, tensor = of_a[place][0]
         is_number = tensor.dtype.startswith(("torch.float", "torch.bfloat"))
@@ -525,9 +538,8 @@ def _log_probabilities(comparison: _Comparison) -> TokenDifferences | None:
         for _, of_run in of_b[place]:
             for _, of_other in of_a[place]:
                 for rows_a, tokens_a, rows_b, tokens_b in choices_of(comparison.a, of_other, comparison.b, of_run):
-                    mine = torch.where(tokens_b == NO_TOKEN, NO_TOKEN, comparison.match[tokens_b.clamp_min(0)])
                     table = _Table(rows_a, tokens_a, len(comparison.a.tokens))
-                    at = torch.where(mine == NO_TOKEN, -1, table.place[mine.clamp_min(0)])
+                    at = table.places_of(comparison.tokens_of_a(tokens_b))
                     gaps.append((rows_a.numbers[at[at >= 0], 1] - rows_b.numbers[at >= 0, 1]).abs())
                     break
         gap = torch.cat(gaps) if gaps else torch.empty(0)
@@ -630,7 +642,7 @@ def _rows_by_token(
         for tokens, values in _captured_rows(
             run, places[number], Place(run.keys[places[number]], row.place), paths[number]
         ):
-            of_a = torch.where(tokens == NO_TOKEN, NO_TOKEN, comparison.match[tokens.clamp_min(0)]) if is_b else tokens
+            of_a = comparison.tokens_of_a(tokens) if is_b else tokens
             for token, value in zip(of_a.tolist(), values, strict=True):
                 if token != NO_TOKEN:
                     of_token[token].append(value)

@@ -279,9 +279,13 @@ class Place:
     output: str
 
 
-def results_with_tokens(run: TokenRun) -> dict[Place, list[tuple[int, RecordedTensor]]]:
-    """By place: the calls of the run, by their number in `calls`, and the tensors."""
-    places: dict[Place, list[tuple[int, RecordedTensor]]] = defaultdict(list)
+ResultsByPlace = dict[Place, list[tuple[int, RecordedTensor]]]
+"""By place: the calls of a run, by their number in `calls`, and the tensors."""
+
+
+def results_with_tokens(run: TokenRun) -> ResultsByPlace:
+    """The results with rows of known tokens."""
+    places: ResultsByPlace = defaultdict(list)
     for number, (call, key) in enumerate(zip(run.calls, run.keys, strict=True)):
         for output, tensor in call.outputs:
             if any(tokens is not None for _, tokens in run.rows(tensor)):
@@ -299,9 +303,7 @@ def choices_of(
                 yield rows_a, tokens_a, rows_b, tokens_b
 
 
-def _measured(
-    run: TokenRun, places: dict[Place, list[tuple[int, RecordedTensor]]], chosen: Sequence[Place]
-) -> torch.Tensor:
+def _measured(run: TokenRun, places: ResultsByPlace, chosen: Sequence[Place]) -> torch.Tensor:
     """float64[tokens, places, 6]: the numbers of the token's row, and its width; NaN where there is none."""
     numbers = torch.full((len(run.tokens), len(chosen), 6), torch.nan, dtype=torch.float64)
     for column, place in enumerate(chosen):
