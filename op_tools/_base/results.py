@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,6 +71,17 @@ def short_name(op: str) -> str:
 def duration_text(seconds: float) -> str:
     """About how long something takes, in words."""
     return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
+
+
+def finite_json(value: Any) -> Any:
+    """A value as JSON has it: numbers that are not finite are strings."""
+    if isinstance(value, dict):
+        return {key: finite_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def sorted_rows(rows: Sequence[RowT], sort_by: str) -> list[RowT]:

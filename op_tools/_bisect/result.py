@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .._base.results import text_table, worded
+from .._base.results import finite_json, text_table, worded
 from .items import Group, as_dict
 
 MOST_SHOWN = 3  # next steps
@@ -47,12 +46,6 @@ class BisectResult:
 
     def to_json(self) -> str:
         """A JSON object; numbers that JSON has no form for are strings."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, float) and not math.isfinite(value):
-                return str(value)
-            return [plain(one) for one in value] if isinstance(value, list) else value
-
         names = (
             "verdict",
             "explanation",
@@ -66,7 +59,7 @@ class BisectResult:
             "captured",
             "runs_for",
         )
-        return json.dumps({name: plain(getattr(self, name)) for name in names}, indent=1)
+        return json.dumps(finite_json({name: getattr(self, name) for name in names}), indent=1)
 
     def table(self) -> str:
         """The culprits and the next steps, for people."""

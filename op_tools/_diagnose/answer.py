@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import enum
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .._base.results import Shown, text_table, worded
+from .._base.results import Shown, finite_json, text_table, worded
 from .._base.verdict import Verdict, verdict_of
 
 
@@ -171,7 +170,7 @@ class Answer:
             "next": [{"purpose": purpose, "command": command} for purpose, command in self.next_commands],
             "report": self.report,
         }
-        return json.dumps(_plain_value(content), indent=1)
+        return json.dumps(finite_json(content), indent=1)
 
     def text(self) -> str:
         """For people: the answer, the culprits, the gaps, and the next commands."""
@@ -203,14 +202,6 @@ def _first_of_each(culprits: Sequence[Culprit]) -> list[Culprit]:
 
 def _numbers_first(rank: str) -> tuple[int, str]:
     return (int(rank), "") if rank.isdigit() else (1 << 30, rank)
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _plain_value(item) for name, item in value.items()}
-    return [_plain_value(item) for item in value] if isinstance(value, list) else value
 
 
 def in_order(culprits: Sequence[Culprit]) -> list[Culprit]:

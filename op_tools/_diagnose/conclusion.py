@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .._base.core import Error
+from .._base.core import GRAPH_CALLS, Error
 from .._base.error_text import one_line
 from .answer import Answer, Asked, Cause, Culprit, in_order
 from .program import op_tools_words, shown
@@ -15,8 +15,8 @@ _MOST = 3
 
 
 def _dispatched(culprits: list[Culprit]) -> list[str]:
-    """Operators that OpFallback can move, as the dispatcher names them, without their overload."""
-    names = [culprit.op for culprit in culprits if culprit.op and not culprit.op.startswith("torch.compile.")]
+    """Operators that OpFallback can move, as the dispatcher names them."""
+    names = [culprit.op for culprit in culprits if culprit.op and not culprit.op.startswith(GRAPH_CALLS)]
     return list(dict.fromkeys(names))
 
 

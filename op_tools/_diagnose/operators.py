@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from .._base.core import GRAPH_CALLS
 from .._report.overflow import PASSED_ON
 from .._report.part import Part
 from .answer import Cause, Culprit
@@ -22,7 +23,7 @@ def ask_graphs(session: Session) -> list[Culprit]:
     compare = ["--autocompare", *session.steps_option("autocompare")]
     run = session.with_tools("graphs", [*compare, "--compiled", "check"], seconds, enough=session.plan.steps)
     parts = parts_of(session, Path(run.folder), "OpAutoCompare")
-    graphs = [finding for finding in wrong_findings(parts) if finding.op.startswith("torch.compile.")]
+    graphs = [finding for finding in wrong_findings(parts) if finding.op.startswith(GRAPH_CALLS)]
     if not graphs:
         return []
     run = session.with_tools(

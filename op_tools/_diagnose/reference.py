@@ -12,7 +12,7 @@ from typing import Any
 
 from .._bisect.outcome import Metric, read_reference
 from .._report.part import number_of, text_of
-from .._tools.record import RECORDING
+from .._tools.record import holds_recordings
 from .answer import Cause, Culprit, culprit_at
 from .program import as_program, called_here
 from .runs import Run
@@ -39,13 +39,9 @@ def reference_losses(plan: Plan) -> list[float]:
         op_tools.Error: the file holds no numbers.
     """
     path = Path(plan.reference)
-    if not plan.reference or _is_of_op_record(path) or path.suffix == ".py" or not path.is_file():
+    if not plan.reference or holds_recordings(path) or path.suffix == ".py" or not path.is_file():
         return []
     return read_reference(plan.reference, Metric())
-
-
-def _is_of_op_record(path: Path) -> bool:
-    return path.suffix == RECORDING or (path.is_dir() and any(path.glob(f"*{RECORDING}")))
 
 
 def _recorded(session: Session, name: str, command: str | None) -> tuple[Path, Run]:
@@ -71,7 +67,7 @@ def _first_divergence(file: Path) -> tuple[dict[str, Any] | None, str]:
 
 def ask_reference(session: Session) -> list[Culprit]:
     reference = Path(session.plan.reference)
-    if not _is_of_op_record(reference):
+    if not holds_recordings(reference):
         reference, run = _recorded(session, "reference", session.plan.reference)
         metric = Metric()
         numbers = [number for line in run.output.splitlines() for number in metric.numbers(line)]

@@ -54,7 +54,6 @@ def ask_time(session: Session) -> list[Culprit]:
         for row in csv_rows(file, Origin())
         if _on_device(row)
     ]
-    total = sum(number_of(row, "self_ms") or 0.0 for row in rows)
     if not rows:
         session.gap("no operator was timed on the device")
         return []

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error
-from .._tools.black_box_file import BlackBox, read_black_box
+from .._tools.black_box_file import BlackBox
+from .._tools.black_boxes import read_black_boxes
 from .program import shown
 
 OUTPUT = "output.txt"
@@ -159,11 +160,10 @@ def _cpu_seconds(boxes: Sequence[BlackBox]) -> float:
 
 def boxes_below(folder: Path) -> list[BlackBox]:
     """The files of OpBlackBox below a folder that can be read."""
-    boxes = []
-    for path in sorted(folder.rglob("*.blackbox")):
-        with contextlib.suppress(Error, OSError):
-            boxes.append(read_black_box(path))
-    return boxes
+    try:
+        return read_black_boxes(folder)[0]
+    except (Error, OSError):  # there is none yet
+        return []
 
 
 def run_step(

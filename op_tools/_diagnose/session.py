@@ -14,7 +14,7 @@ from .._base.results import duration_text
 from .._report.part import Finding, Mark, Part
 from .._report.scan import parts_below
 from .answer import Answer, Asked, Cause, Culprit, in_order
-from .program import Program, op_tools_words, shown
+from .program import Program, ended_after, op_tools_words, shown
 from .runs import Ended, Run, RunState, run_step
 
 STATE, ANSWER, PAGE = "state.jsonl", "diagnosis.json", "report.html"
@@ -182,7 +182,7 @@ class Session:
     def command(self, name: str, words: Sequence[str], *, seconds: float | None = None) -> Run:
         """Runs a command, within the budget."""
         limit = self.limit(self.left if seconds is None else seconds)
-        return self._run(["timeout", "-k", "30", str(round(limit)), *words], self.folder(name), limit)
+        return self._run([*ended_after(limit), *words], self.folder(name), limit)
 
     def report(self, words: Sequence[str]) -> None:
         """Makes the page of all results, whatever is left of the budget, and again where it was made before."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
 from .._base.error_text import printable
-from .._base.rank_text import ranks_text
+from .._base.rank_text import lines_of_ranks
 from .._base.results import short_name
 from .._base.verdict import Verdict
 from .page import figure
@@ -115,6 +115,10 @@ def _urgency(part: Part) -> tuple[bool, int]:
     return part.verdict is not Verdict.DIFFERS, int(part.origin.rank)
 
 
+def _verdict_word(part: Part) -> str:
+    return part.verdict.value if part.verdict is not None else "no verdict"
+
+
 def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
     """Each part's lines; of a tool with many ranks those of a few, the worst first, and a line for the others with the same verdict."""
     by_tool: dict[str, list[Part]] = {}
@@ -123,17 +127,13 @@ def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
     blocks = []
     for of_tool in by_tool.values():
         is_many = len(of_tool) > _MOST_RANKS + 1 and all(part.origin.rank.isdigit() for part in of_tool)
-        worst_first = sorted(of_tool, key=_urgency) if is_many else of_tool
-        shown, others = worst_first[: _MOST_RANKS if is_many else None], worst_first[_MOST_RANKS:] if is_many else []
+        shown, others = of_tool, list[Part]()
+        if is_many:
+            worst_first = sorted(of_tool, key=_urgency)
+            shown, others = worst_first[:_MOST_RANKS], worst_first[_MOST_RANKS:]
         blocks += ["\n".join(_lines_of_part(part)) for part in shown]
-        ranks_of: dict[str, list[int]] = {}
-        for part in others:
-            verdict = part.verdict.value if part.verdict is not None else "no verdict"
-            ranks_of.setdefault("; ".join([verdict, *part.origin.reasons]), []).append(int(part.origin.rank))
-        blocks += [
-            "\n".join(_folded(f"{of_tool[0].tool}, {ranks_text(ranks)}: {text}", ""))
-            for text, ranks in ranks_of.items()
-        ]
+        texts = [(int(part.origin.rank), "; ".join([_verdict_word(part), *part.origin.reasons])) for part in others]
+        blocks += ["\n".join(_folded(f"{of_tool[0].tool}, {line}", "")) for line in lines_of_ranks(texts)]
     return blocks
 
 

@@ -12,7 +12,7 @@ from .._base.account import ACCOUNT, accounts_of
 from .._base.core import Error, different_op_counts, find_recordings, make_recording, read_recording
 from .._base.data_file import read_data
 from .._base.rank_text import ranks_text
-from .._tools.record import RECORDING, Recording
+from .._tools.record import Recording, holds_recordings
 from ..formats import format_of
 from .comparison import RankComparison, RunRows, RunsComparison, Structure
 from .foreign_recording import rows_of_dump
@@ -34,7 +34,7 @@ def rank_of(recording: core.Recording) -> int:
 def _is_recording(path: str | os.PathLike[str]) -> bool:
     """Whether there is nothing else that it may be: a missing path is named by who reads recordings."""
     file = Path(path)
-    if not file.exists() or file.suffix == RECORDING or any(file.glob(f"*{RECORDING}")):
+    if not file.exists() or holds_recordings(file):
         return True
     try:
         format_of(file)

@@ -13,8 +13,8 @@ from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
 from .._base.declared_rows import CallVerdict, RunRow
 from .._base.error_text import printable
-from .._base.rank_text import ranks_text
-from .._base.results import DEFAULT_ROWS, Result, short_name
+from .._base.rank_text import lines_of_ranks, ranks_text
+from .._base.results import DEFAULT_ROWS, Result, finite_json, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import losses_of
 
@@ -223,17 +223,6 @@ class RunsComparison(Result):
         return "".join(json.dumps(finite_json(record)) + "\n" for record in self.records())
 
 
-def finite_json(value: Any) -> Any:
-    """As JSON has it: its numbers are finite."""
-    if isinstance(value, dict):
-        return {key: finite_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite_json(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    return value
-
-
 def plain_name(op: str) -> str:
     """Without namespace, overload and the mark of an in-place form: aten::add_.Tensor and torch.add are "add"."""
     return base_name(op).strip("_")
@@ -317,19 +306,11 @@ def _worst_lines(rank: RankComparison) -> list[str]:
     return ["", "The operators with the largest differences of their own:", _table(worst)] if len(worst) > 1 else []
 
 
-def _ranks_by_text(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Ranks and texts; a line for each text."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, text in texts:
-        ranks_of.setdefault(text, []).append(rank)
-    return (f"{ranks_text(ranks)}: {text}" for text, ranks in ranks_of.items())
-
-
 def _unseen_by_reason(comparison: RunsComparison) -> list[str]:
     if len(comparison.ranks) == 1:
         return comparison.unseen
     reasons = ((rank.rank, reason) for rank in comparison.ranks for reason in rank.unseen)
-    return [*_ranks_by_text(reasons), *comparison.not_compared]
+    return [*lines_of_ranks(reasons), *comparison.not_compared]
 
 
 def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
@@ -365,11 +346,8 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
         structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
-        parts += (
-            ["\n".join(_cut(printable(line)) for line in lines)]
-            if (lines := list(_ranks_by_text(structures))[:DEFAULT_ROWS])
-            else []
-        )
+        if lines := lines_of_ranks(structures)[:DEFAULT_ROWS]:
+            parts.append("\n".join(_cut(printable(line)) for line in lines))
     return parts
 
 

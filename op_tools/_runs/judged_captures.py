@@ -16,10 +16,10 @@ import torch
 from .._base.captured_calls import CapturedCall, load_call, tensors_of
 from .._base.core import Error, find_calls
 from .._base.declared_rows import CallVerdict
-from .._base.results import Result, Shown, text_table, worded
+from .._base.results import Result, Shown, finite_json, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.replay import main as replay
-from .comparison import RankComparison, finite_json, plain_name
+from .comparison import RankComparison, plain_name
 
 _Folder = str | os.PathLike[str]
 # The verdicts of run_op_from_data on calls that it ran again.

@@ -22,7 +22,7 @@ from .._base.core import Error, admits_module
 from .._base.data_file import read_data
 from .._base.declared_rows import CallVerdict, Finding, RunRow
 from .._base.error_text import printable
-from .._base.results import Result, Shown, text_table, worded
+from .._base.results import Result, Shown, finite_json, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._modules.module_runs import CpuNumbers
 from .._tools.record import OpRecord
@@ -257,19 +257,7 @@ class OneIterComparison(Result):
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
         unseen = [*self.comparison.unseen, *self.unseen]
         records.append({"kind": "summary", **verdict, "unseen": unseen, "verdicts": counts, "first": first})
-        return "".join(json.dumps(_finite(record)) + "\n" for record in records)
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
-    return {
-        name: _finite(value)
-        if isinstance(value, dict)
-        else str(value)
-        if isinstance(value, float) and not abs(value) < float("inf")
-        else value
-        for name, value in record.items()
-    }
+        return "".join(json.dumps(finite_json(record)) + "\n" for record in records)
 
 
 def _kind_of_row(row: RunRow) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
-from .._base.rank_text import ranks_text
+from .._base.rank_text import lines_of_ranks, ranks_text
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
 
@@ -45,11 +45,10 @@ def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list
         calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
         shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
         if len(set(shown.values())) > 1:
-            by_call: dict[str, list[int]] = {}
-            for rank, row in calls.items():
-                by_call.setdefault(f"{row.op} on {row.inputs or 'no tensors'}, line {row.line}", []).append(rank)
-            fewest_first = sorted(by_call.items(), key=lambda call: len(call[1]))
-            calls_text = "; ".join(f"{ranks_text(those)}: {call}" for call, those in fewest_first)
+            texts = [
+                (rank, f"{row.op} on {row.inputs or 'no tensors'}, line {row.line}") for rank, row in calls.items()
+            ]
+            calls_text = "; ".join(lines_of_ranks(texts, fewest_first=True))
             lines.append(f"{name}: the ranks disagree in collective {number}: {calls_text}")
             break
     common = next(rows[reached] for rows in ranks.values() if reached in rows)

@@ -7,6 +7,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, overload
 
 from typing_extensions import Unpack
@@ -15,14 +16,14 @@ from .._base import core
 from .._base.core import find_recordings
 from .._base.declared_options import OpRecordOptions
 from .._base.declared_rows import RecordRow
-from .._base.rank_text import ranks_text
+from .._base.rank_text import lines_of_ranks
 from .._base.results import DEFAULT_ROWS, Result, Shown, SortableResult, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 from .tool import Tool
 
 RECORDING = ".oprec"
-_MOST_SHOWN = 4  # recordings whose calls are shown
 """How the name of a recording's file ends."""
+_MOST_SHOWN = 4  # recordings whose calls are shown
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,11 @@ def _facts_of_run(header: Mapping[str, Any]) -> str:
     return textwrap.fill(", ".join(named), 80)
 
 
+def holds_recordings(path: Path) -> bool:
+    """A recording, or a folder with recordings in it."""
+    return path.suffix == RECORDING or (path.is_dir() and any(path.glob(f"*{RECORDING}")))
+
+
 def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS) -> str:
     """The output of `op-tools show` for recordings: the header and the first calls of each; of many the header and calls of the first, and
     a line for those with equal states.
@@ -338,7 +344,7 @@ def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS)
     """
     files = find_recordings(os.fspath(path))
     parts = []
-    ranks_of: dict[str, list[int]] = {}
+    others: list[tuple[int, str]] = []
     for number, file in enumerate(files):
         recording = read_recording(file)
         state = "complete" if recording.complete else f"not complete ({recording.header['ended_early']})"
@@ -346,15 +352,11 @@ def show_recordings(path: str | os.PathLike[str], row_limit: int = DEFAULT_ROWS)
             state = f"damaged, {recording.damage}"
         if number >= _MOST_SHOWN and len(files) > _MOST_SHOWN + 1:
             rank = recording.header.get("rank", 0)
-            text = f"{len(recording.calls)} calls, {state}"
-            ranks_of.setdefault(text, []).append(rank if isinstance(rank, int) else 0)
+            others.append((rank if isinstance(rank, int) else 0, f"{len(recording.calls)} calls, {state}"))
             continue
         lines = [recording.path, " ".join(map(str, recording.header.get("argv", []))), _facts_of_run(recording.header)]
         lines += [f"{len(recording.calls)} calls, {state}", "", recording.table(row_limit)]
         parts.append("\n".join(lines))
-    if ranks_of:
-        others = [
-            f"{ranks_text(ranks)}: {text}" for text, ranks in sorted(ranks_of.items(), key=lambda item: len(item[1]))
-        ]
-        parts.append("\n".join(others))
+    if others:
+        parts.append("\n".join(lines_of_ranks(others, fewest_first=True)))
     return "\n\n".join(parts)

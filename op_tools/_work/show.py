@@ -18,7 +18,7 @@ from .._commands.command_line import visible
 from .._report.captures import TOOL as CAPTURES
 from .._report.scan import parts_below
 from .._report.text import text_of_parts
-from .._tools.record import RECORDING, show_recordings
+from .._tools.record import holds_recordings, show_recordings
 
 _INPUT = "input.pth"
 
@@ -163,7 +163,7 @@ def show(path: str) -> str:
     place = Path(call_folder(path))
     if not place.exists():
         raise Error(f"{path}: there is no such folder")
-    if place.suffix == RECORDING or (place.is_dir() and any(place.glob(f"*{RECORDING}"))):
+    if holds_recordings(place):
         return show_recordings(place)
     if place.is_dir() and (parts := parts_below(place)) and not all(part.tool == CAPTURES for part in parts):
         return text_of_parts(parts)
