@@ -34,11 +34,11 @@ from ._runs.compare_ranks import RanksComparison as RanksComparison
 from ._runs.compare_ranks import SpreadRow as SpreadRow
 from ._runs.compare_ranks import compare_ranks as compare_ranks
 from ._runs.compare_runs import compare_runs as compare_runs
-from ._runs.compare_sequences import SequenceComparison as SequenceComparison
-from ._runs.compare_sequences import SequenceRow as SequenceRow
 from ._runs.compare_sequences import compare_sequences as compare_sequences
 from ._runs.comparison import RankComparison as RankComparison
 from ._runs.comparison import RunsComparison as RunsComparison
+from ._runs.sequence_comparison import SequenceComparison as SequenceComparison
+from ._runs.sequence_comparison import SequenceRow as SequenceRow
 from ._runs.shadow import OpShadow as OpShadow
 from ._runs.shadow import ShadowResult as ShadowResult
 from ._tools.autocompare import CompareResult as CompareResult

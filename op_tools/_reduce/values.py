@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .._base.core import Error
 from .._base.error_text import one_line
-from .._torch.saved_graphs import GraphNode, SavedGraph, named
+from .._torch.graph_arguments import named
+from .._torch.saved_graphs import GraphNode, SavedGraph
 
 _LARGEST_INDEX = 2  # of made integers: they may be indices
 

@@ -15,7 +15,8 @@ from .._base.core import Error, Recording
 from .._base.declared_rows import CallVerdict
 from .._base.results import Result, Shown, short_name, text_table
 from .capture_commands import new_folder
-from .compare_sequences import SequenceComparison, compare_sequences
+from .compare_sequences import compare_sequences
+from .sequence_comparison import SequenceComparison
 
 _CAST = "torch.float32->torch.float64,torch.bfloat16->torch.float64,torch.float16->torch.float64"
 _FOLDER = "op_sequence_parts"

@@ -6,13 +6,10 @@ captured calls are (python_functions.py): a file from somewhere cannot open othe
 
 from __future__ import annotations
 
-import builtins
-import functools
 import json
-import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,34 +17,22 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._base.core import GRAPH_CALLS, Error, current_module, has_trait
+from .._base.core import GRAPH_CALLS, Error, current_module
+from .graph_arguments import (
+    Ref,
+    argument_from_json,
+    argument_of_fx,
+    argument_text,
+    argument_to_json,
+    mapped,
+    named,
+    refs_in,
+)
+from .graph_functions import are_public_names, graph_function, graph_function_name, is_tensor_method
 from .graph_operators import GraphOperators, line_of_node, module_of_node
-from .python_functions import find
 
 FILE, ATTRIBUTES_FILE = "graph.json", "attributes.pth"
-_BUILTINS = {"builtins.getattr": getattr, "builtins.abs": abs, "builtins.max": max, "builtins.min": min}
-_BUILTINS |= {f"builtins.{name}": getattr(builtins, name) for name in ("bool", "int", "float", "round", "len")}
-# Below these names stand functions, and nothing that reads files or runs code.
-_SPACES: dict[str, Any] = {
-    "torch": torch,
-    "torch.nn.functional": torch.nn.functional,
-    "torch._C._nn": torch._C._nn,
-    "torch._C._linalg": torch._C._linalg,  # type: ignore[attr-defined]
-    "torch._C._fft": torch._C._fft,  # type: ignore[attr-defined]
-    "torch._C._special": torch._C._special,  # type: ignore[attr-defined]
-    "torch.functional": torch.functional,
-    "torch.amp.autocast_mode": torch.amp.autocast_mode,
-    "_operator": operator,
-    "math": math,
-}
 _STATE = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled")
-
-
-@dataclass(frozen=True)
-class Ref:
-    """The value of a node, or of an input, as an argument of a node."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -82,10 +67,10 @@ class GraphNode:
 
     def call(self, values: Mapping[str, Any]) -> Any:
         """Runs it with the values of these names."""
-        args, kwargs = (_mapped(item, lambda ref: values[ref.name]) for item in (self.args, self.kwargs))
+        args, kwargs = (mapped(item, lambda ref: values[ref.name]) for item in (self.args, self.kwargs))
         if self.target.startswith("."):
             return getattr(args[0], self.target[1:])(*args[1:], **kwargs)
-        return _function(self.target)(*args, **kwargs)
+        return graph_function(self.target)(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -128,14 +113,14 @@ class SavedGraph:
         for name in self.attributes:
             values[name] = graph.get_attr(name)
         for node in self.nodes:
-            args, kwargs = (_mapped(item, lambda ref: values[ref.name]) for item in (node.args, node.kwargs))
+            args, kwargs = (mapped(item, lambda ref: values[ref.name]) for item in (node.args, node.kwargs))
             if node.target.startswith("."):
                 values[node.name] = graph.call_method(node.target[1:], args, kwargs)
             else:
-                values[node.name] = graph.call_function(_function(node.target), args, kwargs)
+                values[node.name] = graph.call_function(graph_function(node.target), args, kwargs)
             if node.dtype:
                 values[node.name].meta["dtype"] = named(node.dtype, torch.dtype)
-        graph.output(_mapped(self.outputs, lambda ref: values[ref.name]))
+        graph.output(mapped(self.outputs, lambda ref: values[ref.name]))
         return GraphOperators(fx.GraphModule(self.attributes, graph))
 
     def source(self, function: str) -> str:
@@ -151,7 +136,7 @@ class SavedGraph:
             place = " ".join(filter(None, [node.module, node.line]))
             lines += [f"    # {_plain(place)}"] if place and f"    # {_plain(place)}" not in lines[-2:] else []
             lines.append(f"    {_statement(node, names)}")
-        return "\n".join([*lines, f"    return {_value_text(self.outputs, names)}"]) + "\n"
+        return "\n".join([*lines, f"    return {argument_text(self.outputs, names)}"]) + "\n"
 
     def write(self, folder: Path) -> Path:
         """Writes it into a folder, which is made.
@@ -173,15 +158,15 @@ class SavedGraph:
                 {
                     "name": node.name,
                     "target": node.target,
-                    "args": _to_json(node.args),
-                    "kwargs": _to_json(node.kwargs),
+                    "args": argument_to_json(node.args),
+                    "kwargs": argument_to_json(node.kwargs),
                     "line": node.line,
                     "module": node.module,
                     "dtype": node.dtype,
                 }
                 for node in self.nodes
             ],
-            "outputs": _to_json(self.outputs),
+            "outputs": argument_to_json(self.outputs),
         }
         if self.attributes:
             torch.save(self.attributes, folder / ATTRIBUTES_FILE)
@@ -203,8 +188,8 @@ def read_graph(folder: Path) -> SavedGraph:
             GraphNode(
                 str(node["name"]),
                 str(node["target"]),
-                tuple(_from_json(node["args"])),
-                dict(_from_json(node["kwargs"])),
+                tuple(argument_from_json(node["args"])),
+                dict(argument_from_json(node["kwargs"])),
                 str(node["line"]),
                 str(node["module"]),
                 str(node["dtype"]),
@@ -217,7 +202,7 @@ def read_graph(folder: Path) -> SavedGraph:
             str(facts["backend"]),
             nodes,
             tuple(map(str, facts["inputs"])),
-            _from_json(facts["outputs"]),
+            argument_from_json(facts["outputs"]),
             dict(facts["options"]),
             bool(facts["dynamic"]),
             dict(facts["state"]),
@@ -229,11 +214,11 @@ def read_graph(folder: Path) -> SavedGraph:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Error(f"{path}: damaged: {type(error).__name__}: {error}") from None
     for node in nodes:
-        if node.target == "builtins.getattr" and not _is_public(node.args[1:2]):
+        if node.target == "builtins.getattr" and not are_public_names(node.args[1:2]):
             raise Error(f"{path}: {node.args[1:2]} is no attribute of tensors that a file may name")
         if not node.target.startswith("."):
-            _function(node.target)
-        elif not _is_method(node.target[1:]):
+            graph_function(node.target)
+        elif not is_tensor_method(node.target[1:]):
             raise Error(f"{path}: {node.target[1:]!r} is no method of tensors that a file may name")
     return graph
 
@@ -271,7 +256,7 @@ def saved_form(graph: fx.GraphModule, name: str, backend: str, options: Mapping[
             inputs.append(node.name)
             examples.append(_example(node.meta.get("example_value")))
         elif node.op == "output":
-            outputs = _of_fx(node.args[0])
+            outputs = argument_of_fx(node.args[0])
         elif node.op == "get_attr":
             value = operator.attrgetter(node.target)(graph)
             if not isinstance(value, torch.Tensor):
@@ -289,19 +274,6 @@ def saved_form(graph: fx.GraphModule, name: str, backend: str, options: Mapping[
     return SavedGraph(
         name, backend, tuple(nodes), tuple(inputs), outputs, kept, is_dynamic, state, tuple(examples), attributes
     )
-
-
-def refs_in(value: Any) -> Iterator[Ref]:
-    """All values that arguments name, in order."""
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, slice):
-        yield from refs_in((value.start, value.stop, value.step))
-    elif isinstance(value, dict):
-        yield from refs_in(tuple(value.values()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from refs_in(item)
 
 
 def cut(graph: SavedGraph, names: Sequence[str], kept_state: bool = True) -> SavedGraph:
@@ -329,73 +301,20 @@ def cut(graph: SavedGraph, names: Sequence[str], kept_state: bool = True) -> Sav
 def _node(node: fx.Node) -> GraphNode:
     if node.op == "call_method":
         target = f".{node.target}"
-        is_known = _is_method(str(node.target))
+        is_known = is_tensor_method(str(node.target))
     elif node.op == "call_function":
-        target = _name_of(node.target)
+        target = graph_function_name(node.target)
         is_known = bool(target)
     else:
         target, is_known = str(node.target), False
     if not is_known:
         raise Error(f"{node.name}: {node.target} has no form in a file")
-    kwargs = {str(key): _of_fx(value) for key, value in node.kwargs.items()}
-    args = tuple(_of_fx(value) for value in node.args)
+    kwargs = {str(key): argument_of_fx(value) for key, value in node.kwargs.items()}
+    args = tuple(argument_of_fx(value) for value in node.args)
     dtype = str(getattr(node.meta.get("example_value"), "dtype", ""))
     return GraphNode(
         node.name, target, args, kwargs, line_of_node(node), module_of_node(node, current_module()).lstrip("."), dtype
     )
-
-
-def _name_of(function: Any) -> str:
-    """The name by which a file may call it; "" where there is none."""
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        name = f"torch.ops.{function}"
-    else:
-        try:
-            name = str(fx.node._get_qualified_name(function))
-            name = name if "." in name else f"builtins.{name}"
-        except (RuntimeError, AttributeError):
-            return ""
-    try:
-        return name if _function(name) is function or _function(name) == function else ""
-    except Error:
-        return ""
-
-
-@functools.cache
-def _function(name: str) -> Callable[..., Any]:
-    """Raises Error for names that stand for nothing that a file may call."""
-    space, _, base = name.rpartition(".")
-    function: Any = _BUILTINS.get(name)
-    if function is None and name.startswith("torch.ops."):
-        function = torch.ops
-        for part in name.split(".")[2:]:
-            function = getattr(function, part, None)
-        if not isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            function = None
-    elif function is None and space in _SPACES:
-        function = getattr(_SPACES[space], base, None)
-        if space == "torch" and find(name) is None and not (base.startswith("sym_") or base in _OF_TORCH):
-            function = None
-    elif function is None and name == "torch._C._set_grad_enabled":
-        function = torch._C._set_grad_enabled
-    elif function is None:
-        function = find(name)
-    if not callable(function) or isinstance(function, type) or has_trait(name, "opens_a_file"):
-        raise Error(f"{name!r} is no function of this torch that a saved graph may call")
-    return function  # type: ignore[no-any-return]
-
-
-# In no table of torch's.
-_OF_TORCH = {"_check", "_check_is_size", "Size"}
-
-
-def _is_public(names: tuple[Any, ...]) -> bool:
-    return all(isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z]\w*", name)) for name in names)
-
-
-def _is_method(name: str) -> bool:
-    is_plain = re.fullmatch(r"[A-Za-z]\w*", name) or re.fullmatch(r"__\w+__", name)
-    return bool(is_plain) and hasattr(torch.Tensor, name) and name not in ("tofile", "share_memory_", "__reduce_ex__")
 
 
 def _identifier(name: str) -> str:
@@ -408,144 +327,17 @@ def _plain(text: str) -> str:
 
 def _statement(node: GraphNode, names: Mapping[str, str]) -> str:
     if node.sets_item:
-        target, place, value = (_value_text(arg, names) for arg in node.args)
+        target, place, value = (argument_text(arg, names) for arg in node.args)
         return f"{target}[{place}] = {value}"
     return f"{names[node.name]} = {_call_text(node, names)}"
 
 
 def _call_text(node: GraphNode, names: Mapping[str, str]) -> str:
-    items = [_value_text(value, names) for value in node.args]
-    items += [f"{key}={_value_text(value, names)}" for key, value in node.kwargs.items()]
+    items = [argument_text(value, names) for value in node.args]
+    items += [f"{key}={argument_text(value, names)}" for key, value in node.kwargs.items()]
     if node.target.startswith("."):
         return f"{items[0]}.{node.target[1:]}({', '.join(items[1:])})"
     return f"{node.target.removeprefix('builtins.').removeprefix('_')}({', '.join(items)})"
-
-
-def _value_text(value: Any, names: Mapping[str, str]) -> str:
-    """A value as text of Python."""
-
-    def of(item: Any) -> str:
-        return _value_text(item, names)
-
-    if isinstance(value, Ref):
-        return names[value.name]
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, slice):
-        return f"slice({of(value.start)}, {of(value.stop)}, {of(value.step)})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {of(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{of(item)}, " for item in value).removesuffix(" ") + ")"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(of, value)) + "]"
-    if value is Ellipsis:
-        return "..."
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    return str(value) if isinstance(value, torch.dtype | torch.layout | torch.memory_format) else repr(value)
-
-
-def _mapped(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
-    if isinstance(value, Ref):
-        return of_ref(value)
-    if isinstance(value, slice):
-        return slice(*(_mapped(item, of_ref) for item in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {key: _mapped(item, of_ref) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, of_ref) for item in value)
-    return value
-
-
-def _of_fx(value: Any) -> Any:
-    """An argument of a node, with Ref in the place of nodes.
-
-    Raises:
-        op_tools.Error: it has no form in a file.
-    """
-    if isinstance(value, fx.Node):
-        return Ref(value.name)
-    if isinstance(value, slice):
-        return slice(*map(_of_fx, (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {str(key): _of_fx(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_of_fx, value))
-    if isinstance(value, list):
-        return list(map(_of_fx, value))
-    if isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat):
-        raise Error("a size that is no node has no form in a file")
-    _to_json(value)
-    return value
-
-
-_NAMED = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
-
-
-def _to_json(value: Any) -> Any:
-    """Raises Error for a value without a form in a file."""
-    if isinstance(value, Ref):
-        return {"node": value.name}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list):
-        return [_to_json(item) for item in value]
-    if isinstance(value, tuple):
-        return {"tuple": [_to_json(item) for item in value]}
-    if isinstance(value, slice):
-        return {"slice": [_to_json(item) for item in (value.start, value.stop, value.step)]}
-    if isinstance(value, dict):
-        return {"dict": [[key, _to_json(item)] for key, item in value.items()]}
-    if value is Ellipsis:
-        return {"ellipsis": True}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
-    for name, kind in _NAMED.items():
-        if isinstance(value, kind):
-            return {name: str(value)}
-    raise Error(f"{type(value).__name__} has no form in a file")
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "node":
-        return Ref(str(content))
-    if kind == "tuple":
-        return tuple(map(_from_json, content))
-    if kind == "slice":
-        return slice(*map(_from_json, content))
-    if kind == "dict":
-        return {str(key): _from_json(item) for key, item in content}
-    if kind == "ellipsis":
-        return Ellipsis
-    if kind == "complex":
-        return complex(*content)
-    if kind == "float":
-        return float(content)
-    if kind == "device":
-        return torch.device(content)
-    return named(str(content), _NAMED[kind])
-
-
-def named(text: str, kind: type) -> Any:
-    """The dtype, layout or memory format of a file's text: "torch.float32".
-
-    Raises:
-        ValueError: it is none.
-    """
-    value = getattr(torch, text.removeprefix("torch."), None)
-    if not isinstance(value, kind):
-        raise ValueError(f"{text!r} is no {kind.__name__}")
-    return value
 
 
 def _example(value: Any) -> dict[str, Any]:
