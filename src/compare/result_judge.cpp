@@ -76,11 +76,11 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
   // may round on the way what the CPU keeps in float32: a product before its bias is added, a mean before it is taken
   // off, the factors of a gradient's formula, gradients that meet in the same place.
   const Rounding rounding = rounding_of(observed.scalar_type());
-  const bool is_16_bits = rounding.unit > rounding.accumulate;
   const bool is_gradient = subject == Subject::kGradient || facts_.pass.in_backward;
   const bool takes_mean_off = has_trait(base, OpTrait::kNormalizes) && !has_trait(base, OpTrait::kExponentiates);
-  const bool may_cancel = has_trait(base, OpTrait::kMixesElements) || (is_gradient && takes_mean_off) ||
-                          (is_16_bits && (is_gradient || takes_mean_off || has_trait(base, OpTrait::kSumsProducts)));
+  const bool may_cancel =
+      has_trait(base, OpTrait::kMixesElements) || (is_gradient && takes_mean_off) ||
+      (rounding.accumulates_wider() && (is_gradient || takes_mean_off || has_trait(base, OpTrait::kSumsProducts)));
   context.by_ulp = !facts_.device.autocast && !may_cancel;
   context.reduced = reduced_elements(base, facts_.before, observed);
   context.terms = context.reduced;

@@ -127,7 +127,7 @@ RULES = {
             "src/compare/metrics/error_kernels.cpp",
             "src/compare/metrics/error_sums.cpp",
             "src/compare/metrics/tensor_diff.cpp",
-            "src/compare/judge.cpp",
+            "src/compare/method_by_difference.cpp",
             "src/hooks/op_traits.cpp",  # parameters of torch
         ],
     ),

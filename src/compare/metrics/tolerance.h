@@ -38,6 +38,8 @@ struct Rounding {
   double accumulate = 0;  // the same of the dtype in which a good kernel adds up (float32 for 16-bit floats)
   double least = 0;       // under it the spacing does not shrink any more
   double most = 0;        // larger numbers are infinities
+
+  bool accumulates_wider() const { return unit > accumulate; }
 };
 
 // Method "relative": an error against golden (float64) may be `ratio` times the error of the CPU in the same dtype,
