@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
+
+_RANGES = 8
 
 
 def lines_of_ranks(texts: Iterable[tuple[int, str]], *, fewest_first: bool = False) -> list[str]:
@@ -20,8 +23,12 @@ def lines_of_ranks(texts: Iterable[tuple[int, str]], *, fewest_first: bool = Fal
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 0 to 4, 6, 7": each rank once, three neighbours and more as a range; "" without any."""
+    """ "rank 3", "ranks 0 to 4, 6, 7", "ranks 1 to 61 in steps of 4": each rank once; "" without any. Of many ranges the first
+    eight: "ranks 0, 2, ... (31 ranks)"."""
     numbers = sorted(set(ranks))
+    steps = {after - before for before, after in pairwise(numbers)}
+    if len(numbers) > _RANGES and len(steps) == 1 and steps != {1}:
+        return f"ranks {numbers[0]} to {numbers[-1]} in steps of {steps.pop()}"
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
@@ -30,6 +37,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
             ranges.append([number, number])
     texts = [
         f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
-        for first, last in ranges
+        for first, last in ranges[:_RANGES]
     ]
+    if len(ranges) > _RANGES:
+        texts.append(f"... ({len(numbers)} ranks)")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(texts)}" if texts else ""

@@ -21,6 +21,7 @@ from .._tools.record import losses_of
 _WIDTH = 80
 _BEFORE = 10  # calls that are shown before the first divergence
 _WORST = 5
+_STRUCTURE = 3  # lines of a rank that is not described
 _RANKS = 3  # that are described, each with another first divergence
 
 
@@ -313,6 +314,11 @@ def _unseen_by_reason(comparison: RunsComparison) -> list[str]:
     return [*lines_of_ranks(reasons), *comparison.not_compared]
 
 
+def _at_most(lines: Sequence[str], count: int) -> list[str]:
+    left = len(lines) - count
+    return [*lines[:count], f"... and {left} more lines"] if left > 0 else list(lines)
+
+
 def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
     """A fault of one rank reaches the others through collectives: the earliest divergence comes first."""
     agree = [rank for rank in ranks if rank.first is None]
@@ -345,9 +351,11 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
         parts.append(
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
-        structures = ((rank.rank, line) for rank in agree for line in (*rank.incomplete, *rank.structure.lines))
-        if lines := lines_of_ranks(structures)[:DEFAULT_ROWS]:
-            parts.append("\n".join(_cut(printable(line)) for line in lines))
+        incomplete = [(rank.rank, f"incomplete: {recording}") for rank in agree for recording in rank.incomplete]
+        structures = [(rank.rank, line) for rank in agree for line in _at_most(rank.structure.lines, _STRUCTURE)]
+        for texts in (incomplete, structures):
+            lines = _at_most(lines_of_ranks(texts), DEFAULT_ROWS)
+            parts += ["\n".join(_cut(printable(line)) for line in lines)] if lines else []
     return parts
 
 

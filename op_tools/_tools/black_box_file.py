@@ -19,6 +19,7 @@ from .._base.verdict import Coverage
 
 _SUFFIX = ".blackbox"
 _WIDTH = 100  # of the table
+_TENSORS = 4  # of a call in a line
 _MOST_NAMES = 8  # in a command that is printed
 
 
@@ -216,12 +217,17 @@ def _without_options(words: list[str]) -> list[str]:
     return words
 
 
-def _shapes_of_inputs(row: BlackBoxRow) -> str:
-    return "tensors whose shapes are no longer in the file" if row.inputs == "?" else row.inputs or "no tensors"
+def shapes_of_inputs(row: BlackBoxRow) -> str:
+    """Of the first tensors that a call was given."""
+    if row.inputs == "?":
+        return "tensors whose shapes are no longer in the file"
+    tensors = re.split(r", (?!\d)", row.inputs)  # not the commas of a shape
+    left = len(tensors) - _TENSORS
+    return ", ".join(tensors[:_TENSORS]) + (f" and {left} more" if left > 0 else "") or "no tensors"
 
 
 def _described_call(row: BlackBoxRow) -> str:
-    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {_shapes_of_inputs(row)}"
+    text = f"{row.op or 'an operator whose name had no place in the file'} ({row.phase}, step {row.step}) on {shapes_of_inputs(row)}"
     if row.module:
         text += f", module {row.module}"
     if row.number:

@@ -9,7 +9,7 @@ from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
 from .._base.rank_text import lines_of_ranks, ranks_text
 from .._base.verdict import Verdict, verdict_of
-from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box
+from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box, shapes_of_inputs
 
 # Operators whose inputs differ between ranks as they are meant to: a rank gives or gets more than the others.
 _UNEQUAL = frozenset(
@@ -45,22 +45,20 @@ def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list
         calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
         shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
         if len(set(shown.values())) > 1:
-            texts = [
-                (rank, f"{row.op} on {row.inputs or 'no tensors'}, line {row.line}") for rank, row in calls.items()
-            ]
+            texts = [(rank, f"{row.op} on {shapes_of_inputs(row)}, line {row.line}") for rank, row in calls.items()]
             calls_text = "; ".join(lines_of_ranks(texts, fewest_first=True))
             lines.append(f"{name}: the ranks disagree in collective {number}: {calls_text}")
             break
     common = next(rows[reached] for rows in ranks.values() if reached in rows)
     lines.append(
-        f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {common.inputs}"
+        f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {shapes_of_inputs(common)}"
     )
     behind = [rank for rank, number in last.items() if number < furthest]
     if behind:
         ahead = next(rows[furthest] for rank, rows in ranks.items() if last[rank] == furthest)
         lines.append(
             f"{name}: behind {'is' if len(behind) == 1 else 'are'} {ranks_text(behind)}: "
-            f"others have begun number {furthest}, {ahead.op} on {ahead.inputs}"
+            f"others have begun number {furthest}, {ahead.op} on {shapes_of_inputs(ahead)}"
         )
     return lines
 

@@ -1,0 +1,277 @@
+"""Recordings and black boxes of a training with many ranks, read by our commands: is the planted rank named, and at what cost?
+
+    many_ranks.py [--ranks 64 256 1024] [--steps 3] [--keep FOLDER]
+
+The training is tensor-, pipeline-, expert- and data-parallel: a rank holds its pieces of its stage's layers, and calls the collectives of
+its groups. Torch's fake process group takes part in them, so a process plays many ranks, one after the other, on the simulated device. Of two
+runs the second has a rank with a wrong kernel in a single step, a rank whose recording is missing, a rank whose recording is cut off, and
+a rank that stops in front of a collective. Cost: CPU time and the largest resident memory of each command's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from _program import parser, quiet
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+TENSOR, PIPELINE, EXPERTS = 4, 4, 4  # ranks of a group; the rest is data-parallel
+HIDDEN, TOKENS, LAYERS = 32, 16, 2
+WORKERS = 2
+MOST_MEMORY = 4e9  # bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a rank in the parallel layout."""
+
+    rank: int
+    world: int
+
+    @property
+    def tensor(self) -> int:
+        return self.rank % TENSOR
+
+    @property
+    def stage(self) -> int:
+        return self.rank // TENSOR % PIPELINE
+
+    @property
+    def replica(self) -> int:
+        return self.rank // (TENSOR * PIPELINE)
+
+    def groups(self) -> dict[str, dist.ProcessGroup]:
+        """Those that this rank is in. The fake group asks no other rank to make them."""
+        beside = TENSOR * PIPELINE
+        replicas = range(self.rank % beside, self.world, beside)
+        first = self.replica // EXPERTS * EXPERTS
+        ranks = {
+            "tensor": range(self.rank - self.tensor, self.rank - self.tensor + TENSOR),
+            "experts": list(replicas)[first : first + EXPERTS],
+            "data": replicas,
+        }
+        return {name: dist.new_group(list(members)) for name, members in ranks.items()}
+
+
+class Layer(torch.nn.Module):
+    """A rank's piece of a layer: columns of the first weight, rows of the second, and an expert."""
+
+    def __init__(self, groups: dict[str, dist.ProcessGroup]) -> None:
+        super().__init__()
+        self.groups = groups
+        self.norm = torch.nn.LayerNorm(HIDDEN)
+        self.columns = torch.nn.Linear(HIDDEN, 4 * HIDDEN // TENSOR)
+        self.rows = torch.nn.Linear(4 * HIDDEN // TENSOR, HIDDEN, bias=False)
+        self.expert = torch.nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        partial = self.rows(torch.nn.functional.gelu(self.columns(self.norm(x))))
+        dist.all_reduce(partial.detach(), group=self.groups["tensor"])
+        x = x + partial
+        sent = x.detach().clone()
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=self.groups["experts"])
+        return x + self.expert(sent)
+
+
+def train(place: Place, steps: int, stops_in: int | None, end_step: Callable[[], None]) -> None:
+    """A rank's training. `stops_in`: the step in which it does not reach the gradients' collective."""
+    groups = place.groups()
+    torch.manual_seed(place.stage * TENSOR + place.tensor)
+    model = torch.nn.Sequential(*(Layer(groups) for _ in range(LAYERS))).to("sim")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(1_000 + place.replica)
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = torch.randn(TOKENS, HIDDEN, device="sim")
+        model(x).square().mean().backward()
+        if step == stops_in:
+            break
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=groups["data"])
+        optimizer.step()
+        end_step()
+
+
+def write_ranks(options: argparse.Namespace) -> None:
+    """The recordings and the black boxes of some ranks of a run."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import op_tools
+    import op_tools.sim_device as sim
+
+    quiet()
+    for rank in range(options.first, options.world, WORKERS):
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.world), "LOCAL_RANK": "0"}
+        dist.init_process_group("fake", rank=rank, world_size=options.world, store=FakeStore())
+        with tempfile.TemporaryDirectory() as temporary:
+            record = op_tools.OpRecord(output_dir=str(options.write / "record"))
+            box = op_tools.OpBlackBox(output_dir=temporary, calls=64)
+            fault = sim.fault("scale", ops="aten::gelu", call=LAYERS)  # in the second step
+            with record, box:
+                if rank == options.sick:
+                    fault.start()
+                train(
+                    Place(rank, options.world),
+                    options.steps,
+                    1 if rank == options.stopped else None,
+                    lambda record=record, box=box: (record.step(), box.step()),
+                )
+                # As a process leaves it that is killed now.
+                (file,) = Path(temporary).rglob("*.blackbox")
+                kept = options.write / "boxes" / str(rank)
+                kept.mkdir(parents=True)
+                shutil.copy(file, kept / f"{100_000 + rank}.blackbox")
+                if rank == options.sick:
+                    fault.stop()
+        dist.destroy_process_group()
+
+
+def written(folder: Path, world: int, steps: int, planted: dict[str, int]) -> None:
+    """A run's files, made by several processes."""
+    command = [sys.executable, __file__, "--write", folder, "--world", world, "--steps", steps]
+    command += [part for name, rank in planted.items() for part in (f"--{name}", rank)]
+    processes = [subprocess.Popen([*map(str, command), "--first", str(first)]) for first in range(WORKERS)]
+    statuses = [process.wait() for process in processes]  # all of them end
+    if any(statuses):
+        raise SystemExit("the ranks could not be written")
+
+
+@dataclass
+class Answer:
+    """A command's output and cost."""
+
+    text: str
+    status: int
+    seconds: float
+    """Of the CPU."""
+    memory: int
+    """Bytes, the largest."""
+
+
+def asked(command: list[str], folder: Path) -> Answer:
+    """Runs a command of ours."""
+    with (folder / "answer.txt").open("w+") as file:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_LOG_LEVEL": "error"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "op_tools", *command],
+            cwd=folder,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        return Answer(
+            file.read(), process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * resource_unit()
+        )
+
+
+def resource_unit() -> int:
+    """Bytes of a unit of ru_maxrss."""
+    return 1 if sys.platform == "darwin" else 1024
+
+
+def begins_with(text: str, *words: str) -> list[str]:
+    """Words that are not in the first screen."""
+    screen = "\n".join(text.splitlines()[:25])
+    return [word for word in words if word not in screen]
+
+
+def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[str]]]:
+    """Each command over a training of so many ranks: its answer, and its faults."""
+    sick, stopped, missing, cut = (world * share // 16 + 1 for share in (5, 9, 11, 13))
+    written(folder / "a", world, steps, {})
+    written(folder / "b", world, steps, {"sick": sick, "stopped": stopped})
+    (file,) = (folder / "b" / "record").glob(f"rank{missing}-*")
+    file.unlink()
+    (file,) = (folder / "b" / "record").glob(f"rank{cut}-*")
+    os.truncate(file, file.stat().st_size * 2 // 3)
+    named = f"rank {sick}"
+    commands: dict[str, tuple[list[str], Callable[[Answer], list[str]]]] = {
+        "compare, the same run": (
+            ["compare", "a/record", "a/record"],
+            lambda answer: [f"status {answer.status}"] * (answer.status != 0),
+        ),
+        "compare, planted faults": (
+            ["compare", "a/record", "b/record"],
+            lambda answer: (
+                begins_with(answer.text, named, "gelu")
+                + [
+                    text
+                    for text in (f"rank {cut}: incomplete", f"rank {missing}: only in A")
+                    if text not in answer.text
+                ]
+                + [f"status {answer.status}"] * (answer.status != 1)
+            ),
+        ),
+        "show": (["show", "b/record"], lambda answer: [f"status {answer.status}"] * (answer.status != 0)),
+        "report --text": (["report", "b/record", "--text"], lambda answer: []),
+        "report": (["report", "a/record", "b/record", "-o", "report.html"], lambda answer: []),
+        "blackbox": (["blackbox", "b/boxes"], lambda answer: begins_with(answer.text, f"rank {stopped}")),
+    }
+    rows = []
+    for name, (command, faults_of) in commands.items():
+        answer = asked(command, folder)
+        faults = faults_of(answer)
+        if answer.memory > MOST_MEMORY:
+            faults.append(f"{answer.memory / 1e9:.1f} GB")
+        (folder / f"{name.replace(' ', '_').replace(',', '')}.txt").write_text(answer.text)
+        rows.append((name, answer, faults))
+    return rows
+
+
+def calls_of(folder: Path) -> int:
+    """Of all ranks of a run, as its recordings count them."""
+    import op_tools
+
+    return sum(len(op_tools.read_recording(str(path)).calls) for path in (folder / "record").iterdir())
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024], metavar="N")
+    options.add_argument("--steps", type=int, default=3, metavar="N")
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="leave all files there")
+    options.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    for name in ("first", "world", "sick", "stopped"):
+        options.add_argument(f"--{name}", type=int, default=-1, help=argparse.SUPPRESS)
+    chosen = options.parse_args()
+    if chosen.write:
+        write_ranks(chosen)
+        return 0
+    count = 0
+    print(f"{'ranks':>6} {'calls':>9} {'command':<24} {'CPU s':>7} {'MB':>6} {'lines':>6} {'status':>6}")
+    with tempfile.TemporaryDirectory() as temporary:
+        for world in tqdm(chosen.ranks, file=sys.stderr):
+            folder = Path(chosen.keep or temporary) / str(world)
+            folder.mkdir(parents=True)
+            rows = tried(world, chosen.steps, folder)
+            calls = calls_of(folder / "a")
+            for name, answer, faults in rows:
+                lines = answer.text.count("\n")
+                print(
+                    f"{world:>6} {calls:>9} {name:<24} {answer.seconds:>7.1f} {answer.memory / 1e6:>6.0f} {lines:>6}"
+                    f" {answer.status:>6}{'  WRONG: ' + ', '.join(faults) if faults else ''}",
+                    flush=True,
+                )
+                count += bool(faults)
+            if not chosen.keep:
+                shutil.rmtree(folder)
+    return count > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
