@@ -138,7 +138,7 @@ def test_ranks_in_a_text():
     assert ranks_text([]) == ""
     assert ranks_text(range(1, 1024, 8)) == "ranks 1 to 1017 in steps of 8"
     assert ranks_text(rank for rank in range(60) if rank % 3 or rank % 7 == 0).endswith(
-        "13, 14, 16, 17, ... (43 ranks)"
+        "25, 26, ... (43 ranks)"
     )
 
 
