@@ -8,7 +8,7 @@
 
 aten graphs, forward and backward, become steps of its own kernels (conversions.py), neighbours are fused (fusions.py), and the steps become the
 text of a function, which is kept for graphs with the same text (compiler.py). An operator without a conversion runs as torch's own kernel.
-faults.py has the faults. docs/sim_graph.md describes it.
+faults.py has the faults. docs/compiled.md describes it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from .fusions import bypass
 from .steps import Name, Program, Step
 
-VARIABLE = "SIM_GRAPH_FAULT"
+VARIABLE = "OP_TOOLS_SIM_GRAPH_FAULT"
 """The name of the fault that is on, also for processes that are started."""
 Change = Callable[[Program], int]
 """Changes a program before its text is made; the number of changed steps."""

@@ -109,6 +109,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_BISECT_JOB", "set by op-tools bisect --jobs: the number of a run among those at the same time"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},
+      {"WORLD_SIZE", "of a distributed launch: from 16 on, OpCapture writes containers"},
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},
       {"OP_TOOLS_SIM_LATENCY", "how long operators of the simulated device take"},
       {"OP_TOOLS_SIM_ROUNDING", "1: the simulated device rounds otherwise than the CPU"},

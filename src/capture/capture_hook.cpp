@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/read_options.h"
 #include "base/text_table.h"
 #include "calls/call_meta.h"
 #include "calls/packed_values.h"
@@ -144,13 +145,21 @@ DiskBudget budget_of(const ResolvedCaptureOptions& options) {
           options.min_free_gb.is_set() ? std::optional(bytes(options.min_free_gb)) : std::nullopt};
 }
 
+// Shared file systems are slow with many small files: of many ranks each writes a single file.
+CaptureFormat format_of(const ResolvedCaptureOptions& options) {
+  constexpr int64_t kManyRanks = 16;
+  const auto ranks = environment("WORLD_SIZE");
+  const bool is_many = ranks && number_from("WORLD_SIZE", *ranks, 0, kMaxNumber) >= kManyRanks;
+  return is_many && !options.format.is_set() ? CaptureFormat::kContainer : options.format;
+}
+
 }  // namespace
 
 struct CaptureHook::Impl {
   explicit Impl(const ResolvedCaptureOptions& options)
       : options(options),
         rank(distributed_rank()),
-        writer([format = options.format, dir = options.output_dir, dedupe = options.dedupe,
+        writer([format = format_of(options), dir = options.output_dir, dedupe = options.dedupe,
                 rank = rank] { return CallStore::create(format, dir, rank, dedupe); },
                options.max_pending_mb << 20, budget_of(options)) {}
 

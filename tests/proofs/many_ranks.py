@@ -132,7 +132,8 @@ def write_ranks(options: argparse.Namespace) -> None:
                 (file,) = Path(temporary).rglob("*.blackbox")
                 kept = options.write / "boxes" / str(rank)
                 kept.mkdir(parents=True)
-                shutil.copy(file, kept / f"{100_000 + rank}.blackbox")
+                copy = kept / f"{100_000 + rank}.blackbox"
+                subprocess.run(["cp", "--sparse=always", file, copy], check=True)  # most of a box is empty
                 if rank == options.sick:
                     fault.stop()
         dist.destroy_process_group()

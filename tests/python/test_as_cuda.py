@@ -435,7 +435,8 @@ def test_trainers_of_others_take_the_device_for_cuda(library, tmp_path):
 # Of torch.cuda, by the version that brought them.
 NEW_IN = {
     (2, 10): {"GreenContext"},
-    (2, 12): {"caching_allocator_disabled", "current_solver_handle"},
+    (2, 12): {"caching_allocator_disabled"},
+    (2, 13): {"current_solver_handle"},
     (2, 14): {"export_dot", "export_graph_data", "graph_annotations"},
 }
 GONE_AFTER = {(2, 8): {"MemPoolContext"}}

@@ -137,9 +137,7 @@ def test_ranks_in_a_text():
     assert ranks_text([0, 1, 2, 7, 5, 4, 7]) == "ranks 0 to 2, 4, 5, 7"
     assert ranks_text([]) == ""
     assert ranks_text(range(1, 1024, 8)) == "ranks 1 to 1017 in steps of 8"
-    assert ranks_text(rank for rank in range(60) if rank % 3 or rank % 7 == 0).endswith(
-        "25, 26, ... (43 ranks)"
-    )
+    assert ranks_text(rank for rank in range(60) if rank % 3 or rank % 7 == 0).endswith("25, 26, ... (43 ranks)")
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,16 @@ def test_bisect_goes_from_a_wrong_loss_to_a_script(build_dir, tmp_path):
         "exit status 1",  # the script on the device
         "exit status 0",  # on the CPU
     ]
+
+
+def test_a_compiled_program_is_cut_to_its_wrong_fusion(build_dir, tmp_path):
+    out = run("demo_compiled.py", "--output", tmp_path / "demo", path=build_dir)
+    assert "Story 5: " in out and fits(out) == []
+    assert "the script has the fused operators alone" in out
+    assert [line for line in out.splitlines() if line.startswith("exit status")] == [
+        "exit status 1",  # the compiled program
+        "exit status 0",  # its operators without the compiler
+        "exit status 0",  # repro
+        "exit status 1",  # the script with the faulty compiler
+        "exit status 0",  # with the right compiler
+    ]

@@ -238,6 +238,18 @@ def test_limits_and_format_come_from_variables(monkeypatch, tmp_path):
     assert len(list(tmp_path.glob("there/op_capture_result/0/*/calls.zip"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("ranks", "layout", "containers"), [("15", "", 0), ("16", "", 1), ("1024", "folders", 0), ("2", "container", 1)]
+)
+def test_each_of_many_ranks_captures_into_a_single_file(monkeypatch, tmp_path, ranks, layout, containers):
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    with op_tools.OpCapture(output_dir=str(tmp_path), **({"format": layout} if layout else {})) as tool:
+        program()
+    assert len(list(tmp_path.rglob("calls.zip"))) == containers
+    assert (len(list(tmp_path.rglob("meta.json"))) > 0) == (containers == 0)
+    assert tool.result().rows
+
+
 BAD_ARGUMENTS = [
     (dict(ops="torch.add,*bad"), "ops=: '*bad' is no valid regular expression"),
     (dict(skip="(open"), "skip=: '(open' is no valid regular expression"),
