@@ -1,9 +1,12 @@
-"""Is this process a command of the package? And the package's version. Asked before torch is imported."""
+"""The commands of the package: is this process one, how are they called here? And the package's version. Asked before torch is imported."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -28,6 +31,43 @@ def is_command_line() -> bool:
     """This process is `op-tools`, which loads torch and the core when its command needs them."""
     command = own_command()
     return command is not None and command[0] in ("op_tools", "op_tools.__main__")
+
+
+def op_tools_words() -> list[str]:
+    """How op-tools is called here: by Python where it is not on PATH."""
+    return ["op-tools"] if shutil.which("op-tools") else [_python(), "-m", "op_tools"]
+
+
+def replay_words() -> list[str]:
+    """How saved calls are run again here: by Python, which loads the modules of devices."""
+    return [_python(), "-m", "op_tools.run_op_from_data"]
+
+
+def op_tools_line(*words: str) -> str:
+    """A command of op-tools that is printed: works as it stands, in this folder and environment."""
+    return shlex.join([*op_tools_words(), *words])
+
+
+def replay_line(*words: str) -> str:
+    """A command that runs saved calls again, for printing."""
+    return shlex.join([*replay_words(), *words])
+
+
+def called_here(words: Sequence[str]) -> list[str]:
+    """A command that was written as `env NAME=value op-tools run ...`, where op-tools may be called in another way."""
+    at = next((number for number, word in enumerate(words) if word != "env" and "=" not in word), len(words))
+    return [*words[:at], *op_tools_words(), *words[at + 1 :]] if words[at:][:1] == ["op-tools"] else list(words)
+
+
+def is_this_python(word: str) -> bool:
+    """The word, on a command line, starts the Python of this process."""
+    path = shutil.which(word)
+    is_python = path is not None and Path(path).name.startswith("python")
+    return is_python and Path(str(path)).resolve() == Path(sys.executable).resolve()
+
+
+def _python() -> str:
+    return "python" if is_this_python("python") else sys.executable
 
 
 def package_version() -> str:

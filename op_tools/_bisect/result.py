@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .._base.own_command import op_tools_line
 from .._base.results import finite_json, text_table, worded
 from .items import Group, as_dict
 
@@ -70,7 +70,7 @@ class BisectResult:
             lines.append(text_table(columns, rows, -1))
             lines.append(f"before: {curve_text(self.before)}")
             lines.append(f"after:  {curve_text(self.after)}")
-        lines += [f"next: op-tools repro {shlex.quote(folder)}" for folder in self.captured[:MOST_SHOWN]]
+        lines += [f"next: {op_tools_line('repro', folder)}" for folder in self.captured[:MOST_SHOWN]]
         return "\n".join(lines)
 
     def _runs_text(self) -> str:

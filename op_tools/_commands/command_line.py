@@ -107,7 +107,7 @@ def parser_of(command: str = "") -> Parser:
     parser = Parser(
         prog="op-tools",
         description="Look at every operator that a PyTorch program runs.",
-        epilog="Options of a tool: op-tools help autocompare. Replay captured calls: run_op_from_data FOLDER --acc_check",
+        epilog="Options of a tool: op-tools help autocompare; captured calls again: run_op_from_data FOLDER --acc_check",
     )
     parser.add_argument("--version", action="version", version=f"op_tools {package_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from .._base.core import GRAPH_CALLS, Error
 from .._base.error_text import one_line
+from .._base.own_command import op_tools_words
 from .answer import Answer, Asked, Cause, Culprit, in_order
-from .program import op_tools_words, shown
+from .program import shown
 from .session import ANSWER, PAGE, Session
 
 _BY_FALLBACK = (Cause.WRONG_OPERATOR, Cause.RACE, Cause.SLOW_OPERATOR, Cause.CRASH, Cause.HANG, Cause.RAISING_OPERATOR)

@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from .._base.own_command import is_this_python, op_tools_words
 
 _END_AFTER = 30  # seconds between SIGTERM and SIGKILL: a launcher ends its ranks meanwhile
-
-
-def op_tools_words() -> list[str]:
-    """How op-tools is called here."""
-    return ["op-tools"] if shutil.which("op-tools") else [sys.executable, "-m", "op_tools"]
-
-
-def called_here(words: Sequence[str]) -> list[str]:
-    """A command that op-tools printed, `env NAME=value op-tools run ...`, where op-tools may be called in another way."""
-    at = words.index("op-tools")
-    return [*words[:at], *op_tools_words(), *words[at + 1 :]]
-
-
-def replay_words() -> list[str]:
-    """How saved calls are run again here: by Python, which loads the modules of devices."""
-    python = "python" if _is_this_python("python") else sys.executable
-    return [python, "-m", "op_tools.run_op_from_data"]
-
-
-def _is_this_python(word: str) -> bool:
-    path = shutil.which(word)
-    return path is not None and Path(path).name.startswith("python") and Path(path).resolve() == _this_python()
-
-
-def _this_python() -> Path:
-    return Path(sys.executable).resolve()
 
 
 @dataclass(frozen=True)
@@ -49,7 +22,7 @@ class Program:
     def script(self) -> tuple[str, ...]:
         """The words behind `op-tools run`; empty where the program is started by a command of its own, such as a launcher."""
         words = self.words
-        if len(words) > 1 and _is_this_python(words[0]) and (words[1] == "-m" or words[1].endswith(".py")):
+        if len(words) > 1 and is_this_python(words[0]) and (words[1] == "-m" or words[1].endswith(".py")):
             words = words[1:]
         if words[0] == "-m":  # a module that is given a script may be a launcher: -m torch.distributed.run train.py
             return () if any(word.endswith(".py") for word in words) else words

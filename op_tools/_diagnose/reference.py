@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .._base.own_command import op_tools_line, op_tools_words
 from .._bisect.outcome import Metric, read_reference
 from .._report.part import number_of, text_of
 from .._tools.record import holds_recordings
 from .answer import Cause, Culprit, culprit_at
-from .program import as_program, called_here
+from .program import as_program
 from .runs import Run
 from .session import RECORDED, Plan, Session
 
@@ -95,16 +96,17 @@ def ask_reference(session: Session) -> list[Culprit]:
 def _judged_culprits(session: Session, culprit: Culprit, reference: Path, recording: Path) -> list[Culprit]:
     """Captures the calls around the first divergence in both programs, and judges each."""
     listed = session.op_tools("next", ["compare", str(reference), str(recording), "--next"])
-    commands = [shlex.split(line) for line in listed.output.splitlines() if line.split()[:1] in (["env"], ["op-tools"])]
+    starts = ("env ", op_tools_line("compare"), op_tools_line("run"))
+    commands = [shlex.split(line) for line in listed.output.splitlines() if line.strip().startswith(starts)]
     captures = [words for words in commands if "--confirm" not in words]
     confirm = next((words for words in commands if words not in captures), [])
     if len(captures) != 2 or not confirm or session.facts.ranks > 1:
         session.gap("the first call that differs was not judged by values")
         return [culprit]
     for number, words in enumerate(captures, 1):
-        session.command(f"capture_{number}", called_here(words))
+        session.command(f"capture_{number}", words)
     file = session.folder("confirmed.jsonl")
-    session.op_tools("confirm", [*confirm[1:], "--json", str(file)])
+    session.op_tools("confirm", [*confirm[len(op_tools_words()) :], "--json", str(file)])
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
     rows = [row for row in rows if row.get("kind") == "confirmed"]
     at = [row for row in rows if row["op"] == culprit.op] or rows

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from .._base.data_file import read_json
+from .._base.own_command import replay_words
 from .._report.part import Origin, number_of, text_of
 from .._report.row_files import csv_rows
 from .answer import Cause, Culprit, culprit_at
-from .program import replay_words
 from .session import RECORDED, SYNCHRONOUS, Session, culprits_of_findings, parts_of, wrong_findings
 
 TIMED_STEPS, MEMORY_STEPS = 6, 32

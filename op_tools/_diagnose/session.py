@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Coverage, Error
+from .._base.own_command import op_tools_words
 from .._base.results import duration_text
 from .._report.part import Finding, Mark, Part
 from .._report.scan import parts_below
 from .answer import Answer, Asked, Cause, Culprit, in_order
-from .program import Program, ended_after, op_tools_words, shown
+from .program import Program, ended_after, shown
 from .runs import Ended, Run, RunState, run_step
 
 STATE, ANSWER, PAGE = "state.jsonl", "diagnosis.json", "report.html"

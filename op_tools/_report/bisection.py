@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .._base.own_command import op_tools_line
 from .._base.verdict import Verdict, verdict_of
 from .part import Column, Command, Curve, FindingsOf, Mark, Origin, Part, Series, Table, integer_of, number_of, text_of
 
@@ -60,7 +60,7 @@ def part_of_content(content: Mapping[str, Any], origin: Origin) -> Part:
     series = (_series(content, "before", "with nothing moved"), _series(content, "after", "with the culprits moved"))
     part.curves = [Curve("The program's numbers", "number of the line", tuple(one for one in series if one.points))]
     part.commands = [
-        Command("a script that shows it without op_tools", f"op-tools repro {shlex.quote(folder)} --shrink")
+        Command("a script that shows it without op_tools", op_tools_line("repro", folder, "--shrink"))
         for folder in saved[:3]
         if (Path(folder) / "input.pth").is_file()
     ]

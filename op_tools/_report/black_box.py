@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from .._base.own_command import op_tools_line
 from .._base.verdict import Verdict
 from .._tools.black_box_file import BlackBox
 from .._tools.black_boxes import read_black_boxes, show_black_boxes, verdict_of_boxes
@@ -38,7 +38,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     """
     boxes, problems = read_black_boxes(folder)
     part = part_of_boxes(boxes, problems, origin)
-    part.commands = [Command("the calls of each thread", f"op-tools blackbox {shlex.quote(str(folder))}")]
+    part.commands = [Command("the calls of each thread", op_tools_line("blackbox", str(folder)))]
     return part
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 from .._base.core import Error, find_calls
+from .._base.own_command import replay_line
 from .part import (
     Column,
     Command,
@@ -106,9 +106,6 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         )
     part.tables.append(table)
     part.facts = [("calls", f"{len(calls):,}"), ("of files", bytes_text(total))]
-    place_text = shlex.quote(str(folder))
-    part.commands = [
-        Command("run the calls again, and compare", f"python -m op_tools.run_op_from_data {place_text} --acc_check")
-    ]
+    part.commands = [Command("run the calls again, and compare", replay_line(str(folder), "--acc_check"))]
     part.cannot_tell = ["OpCapture: whether the saved results are right; run the calls again to see it."]
     return part

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter, defaultdict
 from pathlib import Path
 
 from .._base.core import Error
 from .._base.data_file import read_json
+from .._base.own_command import op_tools_line
 from .._conformance.reports import share, verdict_text
 from .._conformance.rows import ERROR, EXPECTED, NOT_JUDGED, ROWS_FILE, STATUSES, UNSUPPORTED, WRONG, rows_below
 from .._conformance.summary import SUMMARY_FILE, missing_in, verdict_in
@@ -77,7 +77,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         raise Error(f"{folder / SUMMARY_FILE}: is no summary of op-tools conformance: {error!r}") from None
     origin.gaps += [lack.value for lack in lacks]
     part.commands = [
-        Command("the verdict again, with exit status", f"op-tools conformance report {shlex.quote(str(folder))}")
+        Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
     ]
     part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
     return part

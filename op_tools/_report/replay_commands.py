@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from .._base.core import Coverage
+from .._base.own_command import op_tools_line, replay_line
 from .part import Command, Finding, worst_first
 
 _SIMULATED = "sim"
 
 
-def _import_of(account: Coverage | None) -> str:
+def _import_of(account: Coverage | None) -> list[str]:
     """The option that brings the device of a run, where its module is known."""
     is_simulated = account is not None and _SIMULATED in (account.accelerator, *account.devices)
-    return " --import op_tools.sim_device" if is_simulated else ""
+    return ["--import", "op_tools.sim_device"] if is_simulated else []
 
 
 _MOST = 3  # calls whose commands are shown
@@ -32,11 +32,11 @@ def commands_of_call(folder: Path, account: Coverage | None) -> list[Command]:
     """Of the folder of a saved call; nothing where it is gone."""
     if not (folder / "input.pth").is_file():
         return []
-    place = shlex.quote(str(folder))
+    place = str(folder)
     return [
-        Command("run this call again, judged", f"python -m op_tools.run_op_from_data {place} --acc_check"),
+        Command("run this call again, judged", replay_line(place, "--acc_check")),
         Command(
             "a script that shows it without op_tools",
-            f"op-tools repro {place} --shrink{_import_of(account)}",
+            op_tools_line("repro", place, "--shrink", *_import_of(account)),
         ),
     ]

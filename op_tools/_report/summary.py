@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
+from .._base.own_command import called_here
 from .._base.verdict import Verdict, worst
 from .part import Command, Finding, Mark, Part, Place, worst_first
 
@@ -54,6 +56,8 @@ def commands_of_parts(parts: Sequence[Part]) -> list[Command]:
     for part in parts:
         command, folder = part.origin.command, part.origin.working_folder
         if command:
+            with contextlib.suppress(ValueError):  # of a file that is damaged: no words of a shell
+                command = shlex.join(called_here(shlex.split(command)))
             text = command if folder in ("", here) else f"(cd {shlex.quote(folder)} && {command})"
             commands.append(Command(f"the program of {part.tool} again, as it was started", text))
     return commands

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
 from .._base.declared_options import ToolOptions
 from .._base.declared_rows import RunRow
+from .._base.own_command import replay_line
 from .._base.results import short_name
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.record import OpRecord
@@ -165,7 +166,7 @@ class OpAgainst(Together):
 
     def _say(self, first: RunRow) -> None:
         where = ", ".join(filter(None, [first.module, first.line_b or first.line, f"step {first.step}"]))
-        saved = f"; saved: run_op_from_data {self._path} --acc_check" if self._path else ""
+        saved = f"; saved: {replay_line(str(self._path), '--acc_check')}" if self._path else ""
         log_warn(
             f"against: {short_name(first.op_b or first.op)} ({first.phase}, {where}): {first.verdict}: "
             f"{first.finding}{saved}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._base.core import Error, recorded_items
 from .._base.declared_rows import RunRow
+from .._base.own_command import op_tools_line, op_tools_words
 from .comparison import RankComparison
 
 _AROUND = 3  # rows before the divergence
@@ -51,7 +52,7 @@ def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequenc
     """A program of the two again, as it was started."""
     own = headers[place]
     start = map(str, own.get("start") or own["argv"])
-    return shlex.join([*_differing_environment(own, headers[1 - place]), "op-tools", "run", *options, *start])
+    return shlex.join([*_differing_environment(own, headers[1 - place]), *op_tools_words(), "run", *options, *start])
 
 
 def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder: Path) -> list[str]:
@@ -62,7 +63,7 @@ def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder
         options = ["--record", "--level", "aten", "--steps", str(first.step)]
         options += ["--modules", module] if module else []
         commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
-    return [*commands, shlex.join(["op-tools", "compare", str(folder / "a"), str(folder / "b"), "--next"])]
+    return [*commands, op_tools_line("compare", str(folder / "a"), str(folder / "b"), "--next")]
 
 
 def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
@@ -98,4 +99,4 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
         options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
         commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
-    return [*commands, shlex.join(["op-tools", "compare", "--confirm", str(folder / "a"), str(folder / "b")])]
+    return [*commands, op_tools_line("compare", "--confirm", str(folder / "a"), str(folder / "b"))]

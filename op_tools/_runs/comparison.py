@@ -13,6 +13,7 @@ from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
 from .._base.declared_rows import CallVerdict, RunRow
 from .._base.error_text import printable
+from .._base.own_command import op_tools_line
 from .._base.rank_text import lines_of_ranks, ranks_text
 from .._base.results import DEFAULT_ROWS, Result, finite_json, short_name
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
@@ -344,7 +345,7 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
         if others := [rank for _, those in earliest[:_RANKS] for rank in those[1:]] or [
             those[0] for _, those in earliest[_RANKS:]
         ]:
-            parts.append(f"Another rank: op-tools compare {others[0].a} {others[0].b}")
+            parts.append(f"Another rank: {op_tools_line('compare', str(others[0].a), str(others[0].b))}")
     if agree:
         calls = sum(len(rank.rows) for rank in agree)
         alone = " The others changed nothing." if any(rank._alone for rank in agree) else ""

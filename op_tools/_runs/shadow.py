@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from .._base.captured_calls import load_call
 from .._base.core import Call, Error
 from .._base.declared_options import ToolOptions
+from .._base.own_command import replay_line
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.tool import Hook, HookScope, OpCapture, Tool
@@ -83,7 +84,7 @@ class ShadowResult(Result):
         lines = [f"{len(self.rows)} calls ran on the inputs of the capture, {len(self.wrong)} of them are wrong"]
         if self.wrong:
             lines.append(text_table(columns, self.wrong, -1))
-            lines.append(f"run_op_from_data {self.wrong[0].path_b} --acc_check")
+            lines.append(replay_line(self.wrong[0].path_b, "--acc_check"))
         if self.left:
             lines.append(f"{self.left} captured calls were not made")
         if self.unfed:

@@ -14,6 +14,7 @@ from pathlib import Path
 from .._base import core
 from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
+from .._base.own_command import op_tools_line
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.verdict import Coverage
 
@@ -161,7 +162,7 @@ class BlackBox(Result):
         for number, word in enumerate(words[1:], 1):
             if word == "run" and Path(words[number - 1]).name in ("op-tools", "op_tools", "__main__.py"):
                 return shlex.join([*words[: number + 1], *options, *_without_options(words[number + 1 :])])
-        setting = shlex.join(["op-tools", "env", *options])
+        setting = op_tools_line("env", *options)
         return f'(eval "$({setting})"; {self.program})'
 
     def table(self, sort_by: str | None = None, row_limit: int = DEFAULT_ROWS) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
+from .._base.own_command import op_tools_line
 from .._base.rank_text import lines_of_ranks, ranks_text
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box, shapes_of_inputs
@@ -140,7 +141,7 @@ def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
         lacks = [f"NOT JUDGED: {lack.value}" for lack in box.lacks if lack is not Lack.NO_CALL or not any_call]
         title = "\n".join(text for text in (box.verdict, *lacks, box.device_verdict, box.program, box.path) if text)
         if len(boxes) > 1:
-            title += f"\n{len(boxes) - 1} more processes in the same call; the last calls of one: op-tools blackbox {boxes[1].path}"
+            title += f"\n{len(boxes) - 1} more processes in the same call; the last calls of one: {op_tools_line('blackbox', str(boxes[1].path))}"
         if box.left_out:
             title += f"\n{box.left_out} calls had no place in the file"
         parts.append(f"{title}\n\n{box.table(row_limit=last or -1)}" if box.rows else title)

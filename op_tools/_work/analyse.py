@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 
 from .._base.core import Error, log_progress
+from .._base.own_command import op_tools_line
 from .._commands.command_line import UsageError, visible
 from .._torch.backends import import_backends, modules_of
 from ..analyse._analyse import Outcome, Request, analyse
@@ -51,17 +51,15 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
     """The next command for the result."""
     if options.mode == "third_party":
         full = str(outcome.folder / "full_unsupported_results.csv")
-        return (
-            f"op-tools analyse -i YOUR_SCRIPT -o {shlex.quote(options.output)} --support TABLE -api {shlex.quote(full)}"
-        )
+        words = ["-i", "YOUR_SCRIPT", "-o", options.output, "--support", "TABLE", "-api", full]
+        return op_tools_line("analyse", *words)
     if options.detector:
         return f"run the program in {outcome.folder / COPY}; the report is written when it ends"
     if options.mode == "torch_apis" and outcome.report.unsupported:
-        return (
-            "op-tools run --fallback --fallback-on-missing train.py   # runs operators that the device lacks on the CPU"
-        )
+        command = op_tools_line("run", "--fallback", "--fallback-on-missing", "train.py")
+        return f"{command}   # runs operators that the device lacks on the CPU"
     if options.mode == "torch_apis":
-        return "op-tools run --autocompare train.py   # are the results right, too?"
+        return f"{op_tools_line('run', '--autocompare', 'train.py')}   # are the results right, too?"
     return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .._base.core import Error, text_table
+from .._base.own_command import op_tools_line, replay_line
 from .._commands.command_line import UsageError, visible
 from .._conformance import CHOICES, DEFAULT_SOURCES
 from .._conformance.case import Case
@@ -111,7 +112,7 @@ def record(options: argparse.Namespace) -> int:
     calls = sum(case.models[model] for case in cases)
     count, digest = write_list(Path(options.output), cases)
     _say(f"{model}: {count} cases, {calls} calls of {which}, in {options.output}, SHA-256 {digest}")
-    _say(f"Next: op-tools conformance run --list {options.output} --device cpu -o result")
+    _say(f"Next: {op_tools_line('conformance', 'run', '--list', options.output, '--device', 'cpu', '-o', 'result')}")
     return 0
 
 
@@ -119,5 +120,5 @@ def export(options: argparse.Namespace) -> int:
     done = export_cases(selected_cases(options), Path(options.output), options.format, phase=options.phase)
     sys.stderr.write("".join(f"op-tools: {visible(problem)}\n" for problem in done.problems))
     _say(f"{done.calls} calls in {options.output}")
-    _say(f"Next: run_op_from_data {options.output} --acc_check")
+    _say(f"Next: {replay_line(options.output, '--acc_check')}")
     return 1 if done.problems or not done.calls else 0

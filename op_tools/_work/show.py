@@ -14,6 +14,7 @@ import torch
 
 from .._base.captured_calls import call_folder, load_call
 from .._base.core import Error, find_calls, text_table
+from .._base.own_command import replay_line
 from .._commands.command_line import visible
 from .._report.captures import TOOL as CAPTURES
 from .._report.scan import parts_below
@@ -143,7 +144,7 @@ def call(folder: str) -> str:
     groups += [(f"grad of output {i}", value) for i, value in enumerate(saved.grad_outputs or ())]
     groups += [(f"grad of input {i}", value) for i, value in enumerate(saved.grad_inputs or ())]
     lines += [f"  {name:<18} {_value(value)}" for name, value in groups]
-    lines.append(f"run it again: run_op_from_data {folder} --acc_check")
+    lines.append(f"run it again: {replay_line(str(folder), '--acc_check')}")
     return "\n".join(lines)
 
 

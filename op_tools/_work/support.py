@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from .._base.core import log_progress
+from .._base.own_command import op_tools_line
 from .._commands.command_line import visible
 from .._torch.backends import import_backends, modules_of
 from ..analyse._judged import enter_conformance, read_conformance
@@ -26,6 +27,6 @@ def run_command(options: argparse.Namespace) -> int:
         lines.append(
             f"{options.conformance}: {len(judged)} functions and operators judged; {wrong} functions are wrong or call an operator that is"
         )
-    lines.append(f"Next: op-tools analyse -i YOUR_CODE -o RESULTS --support {options.output}")
+    lines.append(f"Next: {op_tools_line('analyse', '-i', 'YOUR_CODE', '-o', 'RESULTS', '--support', options.output)}")
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return 0

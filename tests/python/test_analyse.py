@@ -11,6 +11,7 @@ from conftest import launched
 
 import op_tools
 import op_tools.__main__
+from op_tools._base.own_command import op_tools_line
 from op_tools.analyse._detector_copy import copy_with_detector
 from op_tools.analyse._project import Project
 from op_tools.analyse._reports import COLUMNS
@@ -81,7 +82,7 @@ def test_a_row_has_place_name_and_evidence_and_the_closing_table_counts(tmp_path
     shown = capsys.readouterr().out
     assert (
         "| unsupported_api.csv        |          1 |" in shown
-        and "Next: op-tools run --fallback --fallback-on-missing train.py" in shown
+        and f"Next: {op_tools_line('run', '--fallback', '--fallback-on-missing', 'train.py')}" in shown
     )
 
 

@@ -17,6 +17,7 @@ from models import LeNet, digits
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._base.own_command import op_tools_line
 from op_tools._bisect.outcome import BisectJudge, Metric, Outcome, curve_distance, read_reference
 from op_tools._bisect.processes import State
 
@@ -79,7 +80,7 @@ def test_planted_operators_are_found(ops, kind, expected):
     assert result.placebo is False and result.status == 0
     saved = [json.loads((Path(folder) / "meta.json").read_text())["name"] for folder in result.captured]
     assert sorted(saved) == sorted(op for op, _ in expected)
-    assert all(f"next: op-tools repro {folder}" in result.table() for folder in result.captured)
+    assert all(f"next: {op_tools_line('repro', folder)}" in result.table() for folder in result.captured)
 
 
 def test_a_culprit_has_its_module_and_line():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PYTHON
+from printed_commands import commands_in, refused
 
 from op_tools.__main__ import main
 from op_tools._base.optional_parts import READ_FORMATS, WRITTEN_FORMATS
@@ -119,8 +120,39 @@ def test_questions_of_the_readme_have_the_pages_of_the_readme():
         assert answers(question)[0].text == question
         assert f"docs/{known[question].page}" in answer, question
         for command in known[question].commands:
-            program, name, *_ = command.split()
-            assert program == "run_op_from_data" or (name,) in {words[:1] for words in COMMANDS}, command
+            ((program, *words),) = commands_in(command)
+            assert program == "run_op_from_data" or refused(words) == "", command
+
+
+def epilogs(parser):
+    yield parser.epilog or ""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from epilogs(command)
+
+
+def test_commands_that_help_shows_are_taken():
+    shown = [words for text in epilogs(parser_of()) for words in commands_in(text)]
+    assert len(shown) > 25
+    assert [(words, fault) for name, *words in shown if name == "op-tools" and (fault := refused(words))] == []
+
+
+def test_a_wrong_command_would_be_noticed():
+    text = "Next: /a/python3 -m op_tools comapre a 'b c'; op-tools show --no-such 'a b' # why\n(op-tools one-iter) run_op_from_data a --acc_check"
+    commands = list(commands_in(text))
+    assert commands == [
+        ["op-tools", "comapre", "a", "b c"],
+        ["op-tools", "show", "--no-such", "a b"],
+        ["op-tools", "one-iter"],
+        ["run_op_from_data", "a", "--acc_check"],
+    ]
+    faults = [refused(words) for _, *words in commands[:3]]
+    assert [re.search(r"did you mean|unrecognized|required", fault)[0] for fault in faults] == [
+        "did you mean",
+        "unrecognized",
+        "required",
+    ]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

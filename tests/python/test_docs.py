@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import launched
+from printed_commands import refused
 
 import op_tools
 import op_tools.formats
@@ -116,6 +117,23 @@ def test_commands_and_flags_exist(page, build_dir):
     for program, rest in set(commands_of(page)):
         words = shlex.split(rest.replace("'", " ").replace('"', " "))
         wrong += [f"{program} {rest}: {word}" for word in unknown_words(program, words, build_dir)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_parser_takes_the_commands_of_a_page(page):
+    """Those of blocks as they stand; in a sentence a command may lack what follows: its program, its folder."""
+    text = text_of(page)
+    blocks = "\n".join(body for language, body in FENCE.findall(text) if language in ("", "sh", "bash"))
+    wrong = []
+    for program, rest in set(commands_of(page)):
+        words = shlex.split(rest)
+        if program != "op-tools" or not words:
+            continue
+        fault = refused(words)
+        is_part = f"`{program} {rest}`" in text and f"{program} {rest}\n" not in blocks
+        if fault and not (is_part and re.search(r"arguments are required|expected one argument", fault)):
+            wrong.append(f"{program} {rest}: {fault}")
     assert wrong == []
 
 

@@ -446,7 +446,7 @@ def test_show_prints_a_call_of_a_container_and_the_folder_of_a_file(tmp_path, ca
     with zipfile.ZipFile(container) as entries:
         call = next(name for name in entries.namelist() if name.endswith("input.pth")).rpartition("/")[0]
     status, text = output_of(capsys, "show", f"{container}!{call}")
-    assert status == 0 and text.startswith("torch.neg\n") and f"run_op_from_data {container}!{call}" in text
+    assert status == 0 and text.startswith("torch.neg\n") and f"run_op_from_data '{container}!{call}'" in text
     status, text = output_of(capsys, "show", f"{container}!torch.neg/99")
     assert status == 2 and "there is no such call" in text
 

@@ -152,7 +152,7 @@ def test_a_fault_is_caught_while_the_program_runs_and_its_call_is_saved(level, r
     assert done.stdout == plain.stdout  # the program is untouched
     (line,) = [line for line in done.stderr.splitlines() if "against:" in line]
     assert "relu (forward, Net, " in line and "train.py:17 forward, step 1): born here: other numbers" in line
-    command = re.search(r"saved: (run_op_from_data .*)", line)[1]
+    command = re.search(r"saved: (\S+ -m op_tools.run_op_from_data .*)", line)[1]
     assert "1 differ" in run(command, status=1).stdout
     saved = captured_names(tmp_path / "op_against_result")
     assert [(name.rpartition(".")[2].rpartition("::")[2], step) for name, _, step in saved] == [("relu", 1)]

@@ -15,6 +15,7 @@ import op_tools._runs.judged_captures
 import op_tools.run_op_from_data
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._base.own_command import op_tools_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -223,8 +224,8 @@ def test_what_to_do_next_records_the_operators_of_the_module(tmp_path, capsys, m
     assert main(["compare", "a", "b", "--next"]) == 1
     shown = capsys.readouterr().out
     commands = [line.strip() for line in shown.partition("Next: ")[2].splitlines() if line.startswith("  ")]
-    assert "op-tools run --record --level aten --steps 0 --modules Net.blocks.1.fc2 " in commands[0]
-    assert commands[2] == "op-tools compare op_compare_next/a op_compare_next/b --next"
+    assert op_tools_line(*"run --record --level aten --steps 0 --modules Net.blocks.1.fc2".split()) + " " in commands[0]
+    assert commands[2] == op_tools_line("compare", "op_compare_next/a", "op_compare_next/b", "--next")
 
 
 # ---- lines of JSON, the header ----

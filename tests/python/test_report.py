@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from base64 import b64decode
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PYTHON, ROOT, launched
+from printed_commands import commands_in, refused
 
 import op_tools
 import op_tools.sim_device as sim
@@ -375,12 +377,33 @@ def test_names_in_the_text_do_not_drive_the_terminal(capsys, tmp_path):
 def test_the_next_commands_work_as_they_are_printed(results):
     place, _ = results
     commands = part_of(place, "OpAutoCompare").commands
-    assert [shlex.split(command.text)[:2] for command in commands] == [["python", "-m"], ["op-tools", "repro"]]
+    (replay,), (repro,) = ([*commands_in(command.text)] for command in commands)
+    assert (replay[0], repro[:2]) == ("run_op_from_data", ["op-tools", "repro"])
     again = launched(*shlex.split(commands[0].text)[1:], check=False)
     assert again.returncode == 1 and "torch.nn.functional.linear" in again.stdout  # saved with the fault, run without
     assert "--import op_tools.sim_device" in commands[1].text
     again = launched(*shlex.split(part_of(place, "OpCapture").commands[0].text)[1:], check=False)
     assert again.returncode == 0 and re.match("[0-9]+ calls in .* 0 differ", again.stdout)
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_every_command_of_a_report_is_one_that_is_here(results, is_on_path, tmp_path, monkeypatch):
+    """Of all tools, called as op-tools can be called: by its name, or by this Python."""
+    place, _ = results
+    if is_on_path:
+        (tmp_path / "op-tools").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    text = text_of_parts(read_parts([place]))
+    shown = [command.text for part in read_parts([place]) for command in part.commands]
+    assert len(shown) > 4 and all(command in text for command in shown)
+    called = "op-tools " if is_on_path else f"{sys.executable} -m op_tools "
+    for command in shown:
+        ((program, *words),) = commands_in(command)
+        assert command.startswith(
+            called if program == "op-tools" else f"{sys.executable} -m op_tools.run_op_from_data "
+        )
+        assert program != "op-tools" or refused(words) == "", command
+        assert all(Path(word).exists() for word in words if word.startswith("/")), command
 
 
 def test_the_command_line_of_a_run_is_kept_and_printed(tmp_path, monkeypatch):
