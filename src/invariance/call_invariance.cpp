@@ -163,7 +163,8 @@ std::vector<RelationVerdict> CallInvariance::judge() {
   try {
     ask();
   } catch (const std::exception& error) {
-    verdicts_ = nothing_judged(options_, devices_.empty(), Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+    verdicts_ = nothing_judged(options_, devices_.empty(), Unjudged::kJudgeFailed,
+                               "the comparison failed: " + exception_text(error));
   }
   return std::move(verdicts_);
 }
@@ -487,8 +488,7 @@ bool CallInvariance::has_other_values(const std::vector<int64_t>& rows) const {
   }
   if (is_backward()) batch.insert(batch.end(), observed_.output_gradients->begin(), observed_.output_gradients->end());
   const auto has_no_rows = [&](const at::Tensor& tensor) {
-    return tensor.defined() &&
-           (tensor.layout() != at::kStrided || tensor.dim() == 0 || tensor.size(0) != form_.rows);
+    return tensor.defined() && (tensor.layout() != at::kStrided || tensor.dim() == 0 || tensor.size(0) != form_.rows);
   };
   std::replace_if(batch.begin(), batch.end(), has_no_rows, at::Tensor());
   return bit_difference(picked(batch, first_rows(form_.rows, form_.rows)), picked(batch, rows)).has_value();
@@ -499,8 +499,12 @@ bool CallInvariance::has_other_values(const std::vector<int64_t>& rows) const {
 bool CallInvariance::ask_neighbours() {
   bool tried = false;
   for (const int64_t first : {0, 1}) {
-    Rows run{{}, {}, 0, 0, first == 0 ? "odd rows replaced by the even rows before them"
-                                      : "even rows replaced by odd rows beside them"};
+    Rows run{
+        {},
+        {},
+        0,
+        0,
+        first == 0 ? "odd rows replaced by the even rows before them" : "even rows replaced by odd rows beside them"};
     for (int64_t row = 0; row < form_.rows; ++row) {
       const bool stays = row % 2 == first;
       if (stays) run.places.push_back(row);

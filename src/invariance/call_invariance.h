@@ -23,13 +23,13 @@
 namespace op_tools {
 
 enum class Relation : uint8_t {
-  kRepeat,    // the same inputs again
-  kMemory,    // in memory of another alignment, or without gaps
-  kThreads,   // with another number of threads on the CPU
-  kStream,    // on another stream of the device
-  kNeighbour, // rows beside other values in the other rows
-  kBatch,     // rows in a batch of another size
-  kPosition,  // rows at another position of the batch
+  kRepeat,     // the same inputs again
+  kMemory,     // in memory of another alignment, or without gaps
+  kThreads,    // with another number of threads on the CPU
+  kStream,     // on another stream of the device
+  kNeighbour,  // rows beside other values in the other rows
+  kBatch,      // rows in a batch of another size
+  kPosition,   // rows at another position of the batch
   kCount
 };
 OP_TOOLS_API Token token_of(Relation relation);
@@ -99,7 +99,8 @@ class OP_TOOLS_API CallInvariance {
   void ask_threads();
   void ask_stream();
   // The same inputs again, those of `call`, under what `around` does to the run. `around` throws where it cannot.
-  void ask_whole(Relation relation, const ReplayableCall& call, const std::function<void(const std::function<void()>&)>& around);
+  void ask_whole(Relation relation, const ReplayableCall& call,
+                 const std::function<void(const std::function<void()>&)>& around);
   void ask_batch();
   bool ask_neighbours();
   void ask_rows(const Rows& rows, Relation relation);

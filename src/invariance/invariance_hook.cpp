@@ -217,7 +217,8 @@ void InvarianceHook::Impl::backward(OpCall& call) {
   }
   if (call.incomplete) {
     return report.add(info, shared.device,
-                      nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference, "the pass ended before every gradient had come"));
+                      nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference,
+                                     "the pass ended before every gradient had come"));
   }
   const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
   ObservedRun observed;

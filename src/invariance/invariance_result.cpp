@@ -14,8 +14,8 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat, Relation::kMemory,    Relation::kThreads, Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch, Relation::kPosition};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads, Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 std::optional<std::string> unless_empty(const std::string& text) {
@@ -82,7 +82,8 @@ const Columns<Finding>& Finding::columns() {
           {"level", [](const Finding& finding) { return to_string(finding.call.level); }, "torch or aten"},
           {"phase", [](const Finding& finding) { return to_string(finding.call.phase); }, "forward or backward"},
           {"relation", [](const Finding& finding) { return token_of(finding.relation).name; },
-           "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on "
+           "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
+           "on "
            "another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: "
            "at another position of the batch"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },

@@ -1,5 +1,5 @@
-// The findings of OpInvariance and their report: rows (CSV, JSON lines, for programs), a line for the first of each kind, the
-// closing table. Any thread.
+// The findings of OpInvariance and their report: rows (CSV, JSON lines, for programs), a line for the first of each
+// kind, the closing table. Any thread.
 #pragma once
 
 #include <array>

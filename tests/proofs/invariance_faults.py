@@ -266,7 +266,6 @@ class ByHand(TorchDispatchMode):
             self.confirmed.add((name, "memory"))
         return result
 
-
     def run_by_threads(self, function: Any, args: Any, kwargs: Any) -> None:
         """A call on the CPU that writes none of its inputs and draws nothing."""
         schema = function._schema
@@ -321,7 +320,10 @@ def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, 
             for op in natural.ops
             if not op.op.startswith(PASSED_OVER)
             and (op.op, KINDS[kind]) not in varying
-            and ((op.neighbours if kind == "neighbour" else op.batches) > 0 or KINDS[kind] in ("repeat", "memory", "stream"))
+            and (
+                (op.neighbours if kind == "neighbour" else op.batches) > 0
+                or KINDS[kind] in ("repeat", "memory", "stream")
+            )
         ]
         if not wanted:
             continue
