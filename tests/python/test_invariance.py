@@ -214,7 +214,7 @@ def test_a_backward_that_does_not_repeat_is_named():
 
 
 @pytest.mark.parametrize(
-    ("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position"), ("neighbour", "neighbour")]
+    ("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")]
 )
 def test_a_backward_whose_rows_depend_on_the_others_is_named(kind, relation):
     x = gates(rows=5).requires_grad_()
