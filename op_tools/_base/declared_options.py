@@ -232,7 +232,11 @@ class OpInvarianceOptions(ToolOptions, total=False):
     """Runs of a call on the same inputs. None: OP_INVARIANCE_REPEATS, else 2."""
     alignment: bool | None
     """Run it from inputs at another alignment in memory. None: OP_INVARIANCE_ALIGNMENT, else on."""
+    stream: bool | None
+    """On a device: run it on another stream. None: OP_INVARIANCE_STREAM, else on."""
+    threads: bool | None
+    """On the CPU: run it with another number of threads, which is the whole process's meanwhile. None: OP_INVARIANCE_THREADS, else off."""
     batch: bool | None
-    """Run it with other rows in the batch, and with its rows at other positions. None: OP_INVARIANCE_BATCH, else on."""
+    """Run it with other rows or other values in the batch, and with its rows at other positions. None: OP_INVARIANCE_BATCH, else on."""
     gradients: bool | None
     """Level torch: run the backward again, too. None: OP_INVARIANCE_GRADIENTS, else on."""

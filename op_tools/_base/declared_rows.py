@@ -422,7 +422,7 @@ class InvarianceRow:
     phase: str
     """Forward or backward."""
     relation: str
-    """Repeat: the same inputs again; memory: in other memory; batch: in a batch of another size; position: at another position of the batch."""
+    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch."""
     transient: bool
     """Repeat: a single run of all has other bits; False: several have."""
     runs: int | None
@@ -450,7 +450,7 @@ class InvarianceRow:
     batch: int | None
     """Rows of the program's call."""
     run: str | None
-    """Batch, position: the rows of the run with other bits."""
+    """Neighbour, batch, position: the rows of the run with other bits."""
     begins: int | None
     """Batch: the smallest number of rows with other bits than fewer rows have."""
     right: str
@@ -479,12 +479,20 @@ class InvariantOp:
     """Calls that did not repeat their bits."""
     memory: int
     """That have other bits in other memory."""
+    threads: int
+    """With another number of threads."""
+    stream: int
+    """On another stream of the device."""
+    neighbour: int
+    """Beside other values in the other rows of the batch."""
     batch: int
     """In a batch of another size."""
     position: int
     """At another position of the batch."""
     batches: int
     """Calls that were run with another batch and kept their bits."""
+    neighbours: int
+    """Calls that were run beside other values and kept their bits."""
     not_judged: int
     """Relations without a verdict."""
     transient: int

@@ -14,6 +14,8 @@ from .._base.results import Shown, SortableResult, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
 
+_RELATIONS = ("repeat", "memory", "threads", "stream", "neighbour", "batch", "position")
+
 
 @dataclass(frozen=True)
 class DeviceFaults:
@@ -85,7 +87,7 @@ class InvarianceResult(SortableResult):
         return [
             worded("op", "op"),
             Shown[InvariantOp]("calls", lambda op: str(op.calls + op.backward), is_number=True),
-            *(_varied_column(name) for name in ("repeat", "memory", "batch", "position")),
+            *(_varied_column(name) for name in _RELATIONS if self.varied.get(name)),
             Shown[InvariantOp]("kept", lambda op: str(op.kept), is_number=True),
             Shown[InvariantOp]("not judged", lambda op: str(op.not_judged or "-"), is_number=True),
             Shown[InvariantOp]("ULP", lambda op: f"{op.max_ulp:.4g}" if op.max_ulp else "-", is_number=True),
@@ -94,7 +96,7 @@ class InvarianceResult(SortableResult):
 
 
 def _varied(op: InvariantOp) -> int:
-    return op.repeat + op.memory + op.batch + op.position
+    return sum(getattr(op, name) for name in _RELATIONS)
 
 
 def _varied_column(name: str) -> Shown[InvariantOp]:
@@ -105,7 +107,8 @@ def _varied_column(name: str) -> Shown[InvariantOp]:
 class OpInvariance(Tool):
     """Runs each sampled call again where the program ran it, and compares the results bit for bit.
 
-    On the same inputs (*repeat*), at another alignment in memory (*memory*), with other rows in the batch (*batch*), and with
+    On the same inputs (*repeat*), at another alignment in memory (*memory*), on another stream of its device (*stream*), with another
+    number of threads on the CPU (*threads*), with other values (*neighbour*) or another number of rows in the batch (*batch*), and with
     its rows at other positions (*position*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
     """
 

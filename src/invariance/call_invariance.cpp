@@ -14,6 +14,7 @@
 #include "compare/call_judge.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/op_traits.h"
+#include "invariance/other_execution.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
@@ -27,6 +28,9 @@ constexpr int64_t kRunsToTell = 8;  // a single fault from a result that never r
 constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
     {"repeat", "the same inputs again"},
     {"memory", "the same inputs at another alignment in memory, or without gaps between them"},
+    {"threads", "the same inputs with another number of threads on the CPU"},
+    {"stream", "the same inputs on another stream of the device"},
+    {"neighbour", "a row beside other values in the other rows of the batch"},
     {"batch", "a row in a batch of another size"},
     {"position", "a row at another position of the batch"},
 }};
@@ -81,9 +85,9 @@ std::vector<int64_t> first_rows(int64_t count, int64_t of) {
   return rows;
 }
 
-std::vector<at::Tensor> narrowed(std::vector<at::Tensor> tensors, int64_t rows) {
+std::vector<at::Tensor> picked(std::vector<at::Tensor> tensors, const std::vector<int64_t>& rows) {
   for (at::Tensor& tensor : tensors) {
-    if (tensor.defined()) tensor = on_cpu(tensor).narrow(0, 0, rows);
+    if (tensor.defined()) tensor = rows_of(tensor, rows);
   }
   return tensors;
 }
@@ -108,9 +112,9 @@ Token token_of(Rightness rightness) {
 
 // Rows that run together, and which of them are compared with the program's.
 struct CallInvariance::Rows {
-  std::vector<int64_t> rows;
-  int64_t compared;  // the first so many
-  int64_t from, to;  // sizes of batches with other bits, for the search where it begins
+  std::vector<int64_t> rows;    // of the program's batch
+  std::vector<int64_t> places;  // of the run's batch: where they are compared
+  int64_t from, to;             // sizes of batches with other bits, for the search where it begins; 0, 0: no search
   std::string text;
 };
 
@@ -125,11 +129,13 @@ std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors) {
   return alignments;
 }
 
-std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Unjudged why,
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
                                             const std::string& reason) {
   std::vector<Relation> relations{Relation::kRepeat};
   if (options.alignment) relations.push_back(Relation::kMemory);
-  if (options.batch) relations.insert(relations.end(), {Relation::kBatch, Relation::kPosition});
+  if (on_cpu && options.threads) relations.push_back(Relation::kThreads);
+  if (!on_cpu && options.stream) relations.push_back(Relation::kStream);
+  if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kBatch, Relation::kPosition});
   std::vector<RelationVerdict> verdicts;
   for (const Relation relation : relations) {
     verdicts.push_back({relation, Verdict::kNotJudged, why, reason, std::nullopt});
@@ -139,7 +145,16 @@ std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& opt
 
 CallInvariance::CallInvariance(const ReplayableCall& call, std::string_view name, const ObservedRun& observed,
                                const ResolvedInvarianceOptions& options)
-    : call_(call), name_(name), observed_(observed), options_(options), program_(values_of(observed.outcome)) {}
+    : call_(call), name_(name), observed_(observed), options_(options), program_(values_of(observed.outcome)) {
+  for (const Tensors& tensors : {program_, observed.outcome.inputs}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined() || tensor.device().is_cpu()) continue;
+      if (std::find(devices_.begin(), devices_.end(), tensor.device()) == devices_.end()) {
+        devices_.push_back(tensor.device());
+      }
+    }
+  }
+}
 
 std::vector<RelationVerdict> CallInvariance::judge() {
   // Copies are ordinary tensors, whatever mode the program is in.
@@ -148,7 +163,8 @@ std::vector<RelationVerdict> CallInvariance::judge() {
   try {
     ask();
   } catch (const std::exception& error) {
-    verdicts_ = nothing_judged(options_, Unjudged::kJudgeFailed, "the comparison failed: " + exception_text(error));
+    verdicts_ = nothing_judged(options_, devices_.empty(), Unjudged::kJudgeFailed,
+                               "the comparison failed: " + exception_text(error));
   }
   return std::move(verdicts_);
 }
@@ -158,6 +174,8 @@ void CallInvariance::ask() {
   if (std::none_of(program_.begin(), program_.end(), is_there)) return;  // nothing was computed
   if (!ask_repeat()) return;
   if (options_.alignment) ask_memory();
+  if (options_.threads && devices_.empty()) ask_threads();
+  if (options_.stream && !devices_.empty()) ask_stream();
   if (options_.batch) ask_batch();
 }
 
@@ -170,8 +188,9 @@ void CallInvariance::leave(Relation relation, Unjudged why, std::string reason) 
 }
 
 void CallInvariance::leave_batch(Unjudged why, const std::string& reason) {
-  leave(Relation::kBatch, why, reason);
-  leave(Relation::kPosition, why, reason);
+  for (const Relation relation : {Relation::kNeighbour, Relation::kBatch, Relation::kPosition}) {
+    leave(relation, why, reason);
+  }
 }
 
 void CallInvariance::vary(Relation relation, Variation variation) {
@@ -236,7 +255,7 @@ bool CallInvariance::ask_repeat() {
   };
   while (variation.runs < options_.repeats) {
     if (run()) continue;
-    verdicts_ = nothing_judged(options_, Unjudged::kNoReference, why);
+    verdicts_ = nothing_judged(options_, devices_.empty(), Unjudged::kNoReference, why);
     return false;
   }
   if (variation.other_runs == 0) {
@@ -271,21 +290,47 @@ void CallInvariance::ask_memory() {
     return copy;
   });
   if (!any) return;  // nothing that could lie elsewhere
+  ask_whole(Relation::kMemory, moved, [](const std::function<void()>& run) { run(); });
+}
+
+void CallInvariance::ask_threads() {
+  ask_whole(Relation::kThreads, call_, [](const std::function<void()>& run) {
+    const OtherThreadCount threads;
+    run();
+  });
+}
+
+void CallInvariance::ask_stream() {
+  if (devices_.size() > 1) return leave(Relation::kStream, Unjudged::kNoForm, "it runs on several devices");
+  ask_whole(Relation::kStream, call_, [&](const std::function<void()>& run) {
+    const OtherStream stream(devices_[0]);
+    run();
+    stream.wait();
+  });
+}
+
+void CallInvariance::ask_whole(Relation relation, const ReplayableCall& call,
+                               const std::function<void(const std::function<void()>&)>& around) {
   std::string why;
-  Variation variation;
   RunOutcome outcome;
-  const std::optional<Tensors> values = again(moved, &why, &outcome);
-  if (!values) return leave(Relation::kMemory, Unjudged::kNoReference, why);
+  std::optional<Tensors> values, once_more;
+  try {
+    around([&] { values = again(call, &why, &outcome); });
+  } catch (const CannotRunSo& error) {
+    return leave(relation, Unjudged::kNoForm, error.what());
+  }
+  if (!values) return leave(relation, Unjudged::kNoReference, why);
   const std::optional<BitDifference> difference = bit_difference(program_, *values);
-  if (!difference) return agree(Relation::kMemory);
+  if (!difference) return agree(relation);
+  Variation variation;
   variation.difference = *difference;
-  variation.rightness = rightness(moved, outcome);
-  // Is it the memory, or does the call not repeat?
-  const std::optional<Tensors> same = again(call_), moved_again = again(moved);
-  const bool repeats =
-      same && moved_again && !bit_difference(program_, *same) && !bit_difference(*values, *moved_again);
+  variation.rightness = rightness(call, outcome);
+  // Is it the relation, or does the call not repeat?
+  const std::optional<Tensors> same = again(call_);
+  around([&] { once_more = again(call); });
+  const bool repeats = same && once_more && !bit_difference(program_, *same) && !bit_difference(*values, *once_more);
   variation.transient = !repeats;
-  vary(repeats ? Relation::kMemory : Relation::kRepeat, std::move(variation));
+  vary(repeats ? relation : Relation::kRepeat, std::move(variation));
 }
 
 ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
@@ -299,16 +344,16 @@ ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
 }
 
 std::optional<CallInvariance::Tensors> CallInvariance::gradients_of(const std::vector<int64_t>& rows) const {
-  Tensors picked = *observed_.output_gradients;
-  for (size_t i = 0; i < picked.size(); ++i) {
-    at::Tensor& gradient = picked[i];
+  Tensors gradients = *observed_.output_gradients;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    at::Tensor& gradient = gradients[i];
     if (!gradient.defined()) continue;
     const bool has_rows =
         i < form_.results && gradient.layout() == at::kStrided && gradient.dim() > 0 && gradient.size(0) == form_.rows;
     if (!has_rows) return std::nullopt;
     gradient = rows_of(gradient, rows).to(gradient.device());
   }
-  return picked;
+  return gradients;
 }
 
 // nullopt: it cannot run so, or has no rows then.
@@ -332,15 +377,13 @@ std::optional<CallInvariance::Tensors> CallInvariance::rows_again(const std::vec
 }
 
 CallInvariance::Tensors CallInvariance::rows_of_program(const std::vector<int64_t>& rows) const {
-  Tensors picked = program_;
-  for (at::Tensor& tensor : picked) {
-    if (tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows) {
-      tensor = rows_of(tensor, rows);
-    } else {
-      tensor.reset();
-    }
+  Tensors with_batch = program_;
+  for (at::Tensor& tensor : with_batch) {
+    const bool has_rows =
+        tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows;
+    if (!has_rows) tensor.reset();
   }
-  return picked;
+  return picked(std::move(with_batch), rows);
 }
 
 // Writes a verdict down, but for rows that have the program's bits.
@@ -351,14 +394,15 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
     return leave(relation, Unjudged::kNoBatch,
                  "its result has no rows in the first dimension, or it fails without the others");
   }
-  const std::vector<int64_t> compared(rows.rows.begin(), rows.rows.begin() + rows.compared);
+  std::vector<int64_t> compared;
+  for (const int64_t place : rows.places) compared.push_back(rows.rows[static_cast<size_t>(place)]);
   const Tensors program = rows_of_program(compared);
   bool any = false;
   for (size_t i = 0; i < program.size() && i < values->size(); ++i) {
     any = any || (program[i].defined() && (*values)[i].defined());
   }
   if (!any) return leave(relation, Unjudged::kNoBatch, "its result has no rows in the first dimension");
-  const std::optional<BitDifference> difference = bit_difference(program, narrowed(*values, rows.compared));
+  const std::optional<BitDifference> difference = bit_difference(program, picked(*values, rows.places));
   if (!difference) return;
   Variation variation;
   variation.difference = *difference;
@@ -376,21 +420,21 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
     variation.rows_of_run = "all rows, without gaps";
     vary(Relation::kMemory, std::move(variation));
   } else {
-    if (relation == Relation::kBatch) variation.begins = where_it_begins(rows.from, rows.to);
+    if (rows.to > rows.from) variation.begins = where_it_begins(rows.from, rows.to);
     vary(relation, std::move(variation));
   }
 }
 
 // The smallest batch in (from, to] whose first rows have other bits than in a batch of `from`; 0: it is not known.
 int64_t CallInvariance::where_it_begins(int64_t from, int64_t to) {
-  const int64_t compared = from;
+  const std::vector<int64_t> compared = first_rows(from, from);
   const std::optional<Tensors> small = rows_again(first_rows(from, form_.rows));
   if (!small) return 0;
   while (to - from > 1) {
     const int64_t middle = from + (to - from) / 2;
     const std::optional<Tensors> values = rows_again(first_rows(middle, form_.rows));
     if (!values) return 0;
-    (bit_difference(*small, narrowed(*values, compared)) ? to : from) = middle;
+    (bit_difference(*small, picked(*values, compared)) ? to : from) = middle;
   }
   return to;
 }
@@ -403,26 +447,87 @@ void CallInvariance::ask_batch() {
   form_ = batch_form(name_, in[0], in[1], call_.tensors(), call_.written_inputs());
   if (!form_.why_not.empty()) return leave_batch(Unjudged::kNoBatch, std::string(form_.why_not));
   const int64_t count = form_.rows;
+  const std::vector<int64_t> all = first_rows(count, count);
+  bool keeps_positions = false;
   if (count >= 2) {
-    std::vector<int64_t> turned = first_rows(count, count);
+    if (!ask_neighbours()) return;
+    std::vector<int64_t> turned = all;
     std::rotate(turned.begin(), turned.begin() + 1, turned.end());
     const size_t before = verdicts_.size();
-    ask_rows({turned, count, 0, 0, "each row a place further"}, Relation::kPosition);
-    if (verdicts_.size() == before) agree(Relation::kPosition);
+    ask_rows({turned, all, 0, 0, "each row a place further"}, Relation::kPosition);
+    keeps_positions = verdicts_.size() == before;
+    if (keeps_positions) agree(Relation::kPosition);
     if (verdicts_.back().verdict == Verdict::kNotJudged) return;  // the other sizes would fail as well
   }
+  const int64_t half = count / 2;
+  const std::vector<int64_t> first_half = first_rows(half, count);
   std::vector<Rows> sizes;
-  if (count >= 2) sizes.push_back({{0}, 1, 1, count, "row 0 alone"});
+  if (count >= 2) sizes.push_back({{0}, {0}, 1, count, "row 0 alone"});
   if (count >= 4) {
-    sizes.push_back({first_rows(count / 2, count), count / 2, count / 2, count, "the first half of the rows"});
+    sizes.push_back({first_half, first_half, half, count, "the first half of the rows"});
+    // Its rows are at other positions, too: where these matter, they would be blamed on the batch.
+    if (keeps_positions) {
+      const std::vector<int64_t> rest(all.begin() + half, all.end());
+      sizes.push_back({rest, first_rows(count - half, count), 0, 0, "the second half of the rows"});
+    }
   }
-  sizes.push_back({first_rows(2 * count, count), count, count, 2 * count, "all rows, with as many others behind them"});
+  sizes.push_back({first_rows(2 * count, count), all, count, 2 * count, "all rows, with as many others behind them"});
   for (const Rows& rows : sizes) {
     const size_t before = verdicts_.size();
     ask_rows(rows, Relation::kBatch);
     if (verdicts_.size() > before) return;
   }
   agree(Relation::kBatch);
+}
+
+// Whether the batch with these rows has other values than the program's: rows may be equal.
+bool CallInvariance::has_other_values(const std::vector<int64_t>& rows) const {
+  Tensors batch = call_.tensors();
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (!form_.of[i]) batch[i].reset();
+  }
+  if (is_backward()) batch.insert(batch.end(), observed_.output_gradients->begin(), observed_.output_gradients->end());
+  const auto has_no_rows = [&](const at::Tensor& tensor) {
+    return tensor.defined() && (tensor.layout() != at::kStrided || tensor.dim() == 0 || tensor.size(0) != form_.rows);
+  };
+  std::replace_if(batch.begin(), batch.end(), has_no_rows, at::Tensor());
+  return bit_difference(picked(batch, first_rows(form_.rows, form_.rows)), picked(batch, rows)).has_value();
+}
+
+// Every other row stays where it is, beside copies of these rows: once the rows at even places stay, once those at odd
+// ones. The number of rows and the places are the program's. False: there is no more to be asked of the batch.
+bool CallInvariance::ask_neighbours() {
+  bool tried = false;
+  for (const int64_t first : {0, 1}) {
+    Rows run{
+        {},
+        {},
+        0,
+        0,
+        first == 0 ? "odd rows replaced by the even rows before them" : "even rows replaced by odd rows beside them"};
+    for (int64_t row = 0; row < form_.rows; ++row) {
+      const bool stays = row % 2 == first;
+      if (stays) run.places.push_back(row);
+      run.rows.push_back(stays ? row : row == 0 ? 1 : row - 1);
+    }
+    if (!has_other_values(run.rows)) continue;
+    tried = true;
+    const size_t before = verdicts_.size();
+    ask_rows(run, Relation::kNeighbour);
+    if (verdicts_.size() == before) continue;
+    if (verdicts_.back().verdict == Verdict::kNotJudged) return false;  // other rows would fail as well
+    if (verdicts_.back().relation != Relation::kNeighbour) return true;
+    for (const Relation relation : {Relation::kPosition, Relation::kBatch}) {
+      leave(relation, Unjudged::kNoBatch, "its rows depend on the values of others");
+    }
+    return false;
+  }
+  if (tried) {
+    agree(Relation::kNeighbour);
+  } else {
+    leave(Relation::kNeighbour, Unjudged::kNoBatch, "its rows are equal: there are no other values to put beside them");
+  }
+  return true;
 }
 
 Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome& outcome,

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,10 +23,13 @@
 namespace op_tools {
 
 enum class Relation : uint8_t {
-  kRepeat,    // the same inputs again
-  kMemory,    // in memory of another alignment, or without gaps
-  kBatch,     // rows in a batch of another size
-  kPosition,  // rows at another position of the batch
+  kRepeat,     // the same inputs again
+  kMemory,     // in memory of another alignment, or without gaps
+  kThreads,    // with another number of threads on the CPU
+  kStream,     // on another stream of the device
+  kNeighbour,  // rows beside other values in the other rows
+  kBatch,      // rows in a batch of another size
+  kPosition,   // rows at another position of the batch
   kCount
 };
 OP_TOOLS_API Token token_of(Relation relation);
@@ -40,7 +44,7 @@ struct Variation {
   // kRepeat: of all runs, the program's among them, a single run has other bits: an intermittent fault. false: several.
   bool transient = false;
   int64_t runs = 0, other_runs = 0;  // kRepeat: of ours; those with other bits than the program's
-  int64_t rows = 0;                  // kBatch, kPosition: of the program's batch
+  int64_t rows = 0;                  // kNeighbour, kBatch, kPosition: of the program's batch
   std::string rows_of_run;           // the rows that ran: "row 0 alone"
   int64_t begins = 0;                // kBatch: the smallest batch with other bits than a smaller batch; 0: not asked
   Rightness rightness{};
@@ -66,8 +70,9 @@ struct ObservedRun {
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
 };
 
-// Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want.
-std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, Unjudged why,
+// Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want on its
+// device.
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
                                             const std::string& reason);
 
 class OP_TOOLS_API CallInvariance {
@@ -91,8 +96,15 @@ class OP_TOOLS_API CallInvariance {
   void ask();
   bool ask_repeat();
   void ask_memory();
+  void ask_threads();
+  void ask_stream();
+  // The same inputs again, those of `call`, under what `around` does to the run. `around` throws where it cannot.
+  void ask_whole(Relation relation, const ReplayableCall& call,
+                 const std::function<void(const std::function<void()>&)>& around);
   void ask_batch();
+  bool ask_neighbours();
   void ask_rows(const Rows& rows, Relation relation);
+  bool has_other_values(const std::vector<int64_t>& rows) const;
   ReplayableCall call_of(const std::vector<int64_t>& rows) const;
   // Of a backward pass: the gradients that arrive at these rows. nullopt: not each has the batch.
   std::optional<Tensors> gradients_of(const std::vector<int64_t>& rows) const;
@@ -113,6 +125,7 @@ class OP_TOOLS_API CallInvariance {
   const ObservedRun& observed_;
   const ResolvedInvarianceOptions& options_;
   Tensors program_;
+  std::vector<c10::Device> devices_;  // of the program's tensors, but the CPU
   BatchForm form_;
   std::optional<Verdict> program_verdict_;
   std::vector<RelationVerdict> verdicts_;

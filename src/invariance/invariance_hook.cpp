@@ -25,6 +25,8 @@ struct RunAgainState {
   std::string device;
   Value random_states;
   std::vector<uintptr_t> alignments;
+
+  bool is_on_cpu() const { return device == "cpu"; }
 };
 
 // most_share=: the time for runs again. It grows with the program's time, and every call that is run again takes its
@@ -155,7 +157,9 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
 // Empty: the call computes nothing that could be compared.
 std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
   RunAgainState& shared = *state.shared;
-  const auto none = [&](Unjudged why, const std::string& reason) { return nothing_judged(options, why, reason); };
+  const auto none = [&](Unjudged why, const std::string& reason) {
+    return nothing_judged(options, shared.is_on_cpu(), why, reason);
+  };
   shared.random_states = state.watch->moved();
   if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
@@ -213,7 +217,8 @@ void InvarianceHook::Impl::backward(OpCall& call) {
   }
   if (call.incomplete) {
     return report.add(info, shared.device,
-                      nothing_judged(options, Unjudged::kNoReference, "the pass ended before every gradient had come"));
+                      nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference,
+                                     "the pass ended before every gradient had come"));
   }
   const std::vector<at::Tensor> output_gradients = tensors_in(call.args());
   ObservedRun observed;
@@ -225,7 +230,7 @@ void InvarianceHook::Impl::backward(OpCall& call) {
       CallInvariance(*shared.replayable, shared.call.name, observed, options).judge();
   const auto differs = [](const RelationVerdict& verdict) { return verdict.verdict == Verdict::kDiffers; };
   if (std::any_of(verdicts.begin(), verdicts.end(), differs) && state->is_changed()) {
-    verdicts = nothing_judged(options, Unjudged::kNoReference,
+    verdicts = nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference,
                               "an input or result of the forward call was changed since, past autograd");
   }
   if (!verdicts.empty()) report.add(info, shared.device, std::move(verdicts));

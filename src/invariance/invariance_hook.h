@@ -1,7 +1,7 @@
 // OpInvariance: has a result the same bits when its call is run again? Each sampled call runs again where the program
-// ran it, in relations that must keep its bits (call_invariance.h): on the same inputs, in other memory, with other
-// rows in the batch, with its rows at other positions. A result with other bits is a finding, whether or not it is
-// right.
+// ran it, in relations that must keep its bits (call_invariance.h): on the same inputs, in other memory, on another
+// stream or with other threads, with other rows in the batch, with its rows at other positions. A result with other
+// bits is a finding, whether or not it is right.
 //
 // Inputs are copied before the call, the runs follow it in the program's thread. The program's results, gradients and
 // random numbers are the same as without it.

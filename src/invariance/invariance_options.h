@@ -25,8 +25,15 @@ struct InvarianceOptions : ToolOptions {
       kNotNegative};
   Option<int64_t> repeats{this, 2, {"repeats", "", "runs of a call on the same inputs"}, {1, 1000}};
   Option<bool> alignment{this, true, {"alignment", "", "run it from inputs at another alignment in memory"}};
+  Option<bool> stream{this, true, {"stream", "", "on a device: run it on another stream"}};
+  Option<bool> threads{
+      this,
+      false,
+      {"threads", "", "on the CPU: run it with another number of threads, which is the whole process's meanwhile"}};
   Option<bool> batch{
-      this, true, {"batch", "", "run it with other rows in the batch, and with its rows at other positions"}};
+      this,
+      true,
+      {"batch", "", "run it with other rows or other values in the batch, and with its rows at other positions"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
 };
 using ResolvedInvarianceOptions = Resolved<InvarianceOptions>;

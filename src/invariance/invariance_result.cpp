@@ -14,7 +14,9 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat, Relation::kMemory, Relation::kBatch, Relation::kPosition};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads, Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition};
+static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 std::optional<std::string> unless_empty(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
@@ -33,6 +35,13 @@ std::string relation_text(const Finding& finding) {
              ")";
     case Relation::kMemory:
       return "has other bits in other memory";
+    case Relation::kThreads:
+      return "has other bits with another number of threads";
+    case Relation::kStream:
+      return "has other bits on another stream of the device";
+    case Relation::kNeighbour:
+      return "has other bits beside other values in the batch (" + variation.rows_of_run + ", of " +
+             std::to_string(variation.rows) + ")";
     case Relation::kBatch:
       return "has other bits in another batch (" + variation.rows_of_run + ", of " + std::to_string(variation.rows) +
              (variation.begins ? "; from " + std::to_string(variation.begins) + " rows on" : "") + ")";
@@ -73,8 +82,10 @@ const Columns<Finding>& Finding::columns() {
           {"level", [](const Finding& finding) { return to_string(finding.call.level); }, "torch or aten"},
           {"phase", [](const Finding& finding) { return to_string(finding.call.phase); }, "forward or backward"},
           {"relation", [](const Finding& finding) { return token_of(finding.relation).name; },
-           "repeat: the same inputs again; memory: in other memory; batch: in a batch of another size; position: at "
-           "another position of the batch"},
+           "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
+           "on "
+           "another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: "
+           "at another position of the batch"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
@@ -100,7 +111,7 @@ const Columns<Finding>& Finding::columns() {
           {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
            "rows of the program's call"},
           {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
-           "batch, position: the rows of the run with other bits"},
+           "neighbour, batch, position: the rows of the run with other bits"},
           {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
            "batch: the smallest number of rows with other bits than fewer rows have"},
           {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
@@ -124,10 +135,16 @@ const Columns<Op>& Op::columns() {
           {"kept", [](const Op& op) { return op.kept.total(); }, "relations that kept the bits"},
           {"repeat", [](const Op& op) { return op.varied[Relation::kRepeat]; }, "calls that did not repeat their bits"},
           {"memory", [](const Op& op) { return op.varied[Relation::kMemory]; }, "that have other bits in other memory"},
+          {"threads", [](const Op& op) { return op.varied[Relation::kThreads]; }, "with another number of threads"},
+          {"stream", [](const Op& op) { return op.varied[Relation::kStream]; }, "on another stream of the device"},
+          {"neighbour", [](const Op& op) { return op.varied[Relation::kNeighbour]; },
+           "beside other values in the other rows of the batch"},
           {"batch", [](const Op& op) { return op.varied[Relation::kBatch]; }, "in a batch of another size"},
           {"position", [](const Op& op) { return op.varied[Relation::kPosition]; }, "at another position of the batch"},
           {"batches", [](const Op& op) { return op.kept[Relation::kBatch]; },
            "calls that were run with another batch and kept their bits"},
+          {"neighbours", [](const Op& op) { return op.kept[Relation::kNeighbour]; },
+           "calls that were run beside other values and kept their bits"},
           {"not_judged", &Op::not_judged, "relations without a verdict"},
           {"transient", &Op::transient, "findings with a single run of other bits"},
           {"max_ulp", &Op::max_ulp, "the largest difference, in units of the last place"},
@@ -263,7 +280,9 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
         }
       }
       op.max_ulp = std::max(op.max_ulp, finding.variation.difference.max_ulp);
-      log::warn("OpInvariance: " + sentence_of(finding));
+      lines_.warn(finding.call.name + to_string(finding.call.phase) + finding.call.module +
+                      std::string(token_of(finding.relation).name),
+                  "OpInvariance: " + sentence_of(finding));
       write(finding);
       const bool is_full = totals_.findings.size() >= InvarianceResult::kMostFindings;
       totals_.rows_dropped += is_full;
@@ -294,6 +313,11 @@ InvarianceResult InvarianceReport::result() const {
   return result;
 }
 
+std::string InvarianceReport::untold_text() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lines_.untold_text();
+}
+
 void InvarianceReport::summarize() const {
   InvarianceResult summary = result();
   if (summary.calls == 0) return;
@@ -302,30 +326,31 @@ void InvarianceReport::summarize() const {
   });
   const auto cell = [](uint64_t count) { return count ? std::to_string(count) : std::string("-"); };
   std::vector<std::vector<std::string>> lines;
+  // A column for each relation that was not kept: all of them would not fit a terminal.
+  std::vector<Relation> varied;
+  std::vector<TableColumn> columns{{"op"}, {"calls", true}};
+  for (const Relation relation : kAllRelations) {
+    if (summary.varied[relation] == 0) continue;
+    varied.push_back(relation);
+    columns.push_back({std::string(token_of(relation).name), true});
+  }
+  columns.insert(columns.end(), {{"kept", true}, {"not judged", true}, {"ULP", true}});
   constexpr size_t kMost = 10;
   for (const Op& op : summary.ops) {
     if (lines.size() >= kMost && op.varied.total() == 0) break;
-    lines.push_back({op.op, std::to_string(op.calls + op.backward), cell(op.varied[Relation::kRepeat]),
-                     cell(op.varied[Relation::kMemory]), cell(op.varied[Relation::kBatch]),
-                     cell(op.varied[Relation::kPosition]), std::to_string(op.kept.total()), cell(op.not_judged),
-                     op.max_ulp > 0 ? formatted("%.4g", op.max_ulp) : std::string("-")});
+    std::vector<std::string> line{op.op, std::to_string(op.calls + op.backward)};
+    for (const Relation relation : varied) line.push_back(cell(op.varied[relation]));
+    line.insert(line.end(), {std::to_string(op.kept.total()), cell(op.not_judged),
+                             op.max_ulp > 0 ? formatted("%.4g", op.max_ulp) : std::string("-")});
+    lines.push_back(std::move(line));
   }
   std::string text = "OpInvariance: " + std::to_string(summary.calls) + " calls run again, " +
-                     std::to_string(summary.varied.total()) + " relations NOT KEPT, " +
-                     std::to_string(summary.kept.total()) + " kept, " + std::to_string(summary.unjudged.total()) +
-                     " not judged";
+                     std::to_string(summary.kept.total()) + " relations kept, " +
+                     std::to_string(summary.unjudged.total()) + " not judged, " +
+                     std::to_string(summary.varied.total()) + " NOT KEPT" + untold_text();
   if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
   if (!summary.root.empty()) text += "; files in " + summary.root;
-  text += "\n" + text_table({{"op"},
-                             {"calls", true},
-                             {"repeat", true},
-                             {"memory", true},
-                             {"batch", true},
-                             {"position", true},
-                             {"kept", true},
-                             {"not judged", true},
-                             {"ULP", true}},
-                            lines);
+  text += "\n" + text_table(columns, lines);
   for (const auto& [device, faults] : summary.faults) text += "\n" + faults_text(device, faults);
   (summary.varied.total() ? log::warn : log::notice)(text);
 }

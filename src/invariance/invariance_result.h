@@ -1,5 +1,5 @@
-// The findings of OpInvariance and their report: rows (CSV, JSON lines, for programs), a line for each finding, the
-// closing table. Any thread.
+// The findings of OpInvariance and their report: rows (CSV, JSON lines, for programs), a line for the first of each
+// kind, the closing table. Any thread.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "base/finding_lines.h"
 #include "coverage/coverage.h"
 #include "hooks/call_info.h"
 #include "invariance/call_invariance.h"
@@ -80,6 +81,7 @@ class InvarianceReport {
   InvarianceResult result() const;
 
  private:
+  std::string untold_text() const;
   void open_files();
   void write(const InvarianceResult::Finding& finding);
   void failed_to_write(const std::string& problem);
@@ -92,6 +94,7 @@ class InvarianceReport {
   InvarianceResult totals_;
   std::map<std::string, InvarianceResult::Op, std::less<>> ops_;
   std::optional<RowFile> csv_, jsonl_;
+  FindingLines lines_;
 };
 
 }  // namespace op_tools

@@ -14,6 +14,7 @@
 #include "sim_device/aliases.h"
 #include "sim_device/fault_state.h"
 #include "sim_device/faults.h"
+#include "sim_device/queue.h"
 #include "sim_device/values.h"
 #include "tensor/cpu_memory.h"
 
@@ -140,6 +141,12 @@ bool begins_between_lines(const at::Tensor& tensor) {
   return has_elements(tensor) && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine != 0;
 }
 
+// The calling thread's current stream is none of the default ones.
+bool is_beside_default_stream() {
+  const c10::Stream stream = queue_for_work().stream();
+  return stream != c10::Stream(c10::Stream::DEFAULT, stream.device());
+}
+
 // The kinds that make a result wrong. False: it is as it was.
 bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, const std::vector<at::Tensor>& inputs) {
   const double scale = hit.fault->scale();
@@ -175,6 +182,10 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
       return hit.call % 2 == 1 && values::scale(result, scale);
     case Kind::kBitFlip:
       return values::flip_bit(result, hit.draw);
+    case Kind::kNeighbour:
+      return values::leaking_rows(result, scale);
+    case Kind::kOtherStream:
+      return is_beside_default_stream() && values::scale(result, scale);
     case Kind::kLeak:
       return leak(result.nbytes());
     default:

@@ -48,6 +48,8 @@ enum class Kind : uint8_t {
   kMisaligned,
   kEverySecond,
   kBitFlip,
+  kNeighbour,
+  kOtherStream,
 };
 
 struct KindFacts {

@@ -23,7 +23,7 @@ constexpr const char* kRoundingVariable = "OP_TOOLS_SIM_ROUNDING";
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 26> kKinds{{
+constexpr std::array<KindFacts, 28> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -50,6 +50,8 @@ constexpr std::array<KindFacts, 26> kKinds{{
     {"misaligned", Kind::kMisaligned, 1.00001},
     {"every_second", Kind::kEverySecond, 1.00001},
     {"bit_flip", Kind::kBitFlip, 0},
+    {"neighbour", Kind::kNeighbour, 1.00001},
+    {"other_stream", Kind::kOtherStream, 1.00001},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

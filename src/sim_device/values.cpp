@@ -74,6 +74,14 @@ bool odd_rows(const at::Tensor& result, double scale) {
   return replace(result, wrong);
 }
 
+bool leaking_rows(const at::Tensor& result, double scale) {
+  if (result.dim() == 0 || result.size(0) < 2 || result.numel() == 0 || !is_real_or_complex_number(result))
+    return false;
+  const at::Tensor right = flat_copy(result).view(result.sizes()), wrong = right.clone();
+  wrong.slice(0, 1).add_(right.slice(0, 0, -1), scale - 1);
+  return replace(result, wrong);
+}
+
 bool flip_bit(const at::Tensor& result, uint64_t draw) {
   if (result.numel() == 0) return false;
   const at::Tensor wrong = flat_copy(result);

@@ -13,6 +13,8 @@ namespace op_tools::sim_device::values {
 bool scale(const at::Tensor& result, double scale, int64_t from = 0);
 // The rows of the first dimension at odd places, as scale.
 bool odd_rows(const at::Tensor& result, double scale);
+// (scale - 1) times the row before it is added to each row of the first dimension; only floating and complex results.
+bool leaking_rows(const at::Tensor& result, double scale);
 // A bit of an element.
 bool flip_bit(const at::Tensor& result, uint64_t draw);
 // An element, chosen by `draw`: as scale, and a zero becomes scale - 1.

@@ -1,19 +1,31 @@
 // OpInvariance: the difference of two results, the dimension of the batch, and the tool as a scope.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros.h>
 
+#include <ATen/Parallel.h>
+
 #include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "catch.h"
 #include "hooks/batch_form.h"
 #include "invariance/invariance_hook.h"
+#include "invariance/other_execution.h"
 #include "quiet_log.h"
+#include "scoped_variable.h"
+#include "sim_device/sim_device.h"
 #include "temporary_folder.h"
+#include "written_text.h"
 
 using namespace op_tools;  // NOLINT: a test
 using op_tools::test::QuietLog;
+using op_tools::test::ScopedVariable;
 using op_tools::test::TemporaryFolder;
+using op_tools::test::written_by;
 
 namespace {
 
@@ -105,4 +117,138 @@ TEST_CASE("The tool is a scope, and what keeps its bits agrees", "[invariance]")
     tool.hook().add_coverage(account);
     CHECK(account.judged == report.kept.total());
   }
+}
+
+namespace {
+
+at::Tensor on_device(const at::Tensor& tensor) {
+  sim_device::load();
+  return tensor.to(c10::Device(c10::kPrivateUse1, 0));
+}
+
+// What is printed for `calls` calls of sqrt with a fault in it; the rows of the report.
+std::string printed(const char* kind, int calls, std::vector<Value>* rows) {
+  const ScopedVariable level("OP_TOOLS_LOG_LEVEL", "notice");
+  log::reload_level();
+  const TemporaryFolder folder;
+  InvarianceOptions options;
+  options.output_dir = folder.path();
+  options.ops = "aten::sqrt";
+  options.first_n_per_signature = 100;
+  const at::Tensor x = on_device(at::rand({6, 8}).add_(1));
+  const sim_device::Fault fault({.kind = kind, .ops = "aten::sqrt", .scale = 1.5});
+  return written_by([&] {
+    OpInvariance tool(options);
+    for (int call = 0; call < calls; ++call) at::sqrt(x);
+    const Value report = tool.hook().report();
+    *rows = *sequence_items(*find_key(report, "rows"));
+  });
+}
+
+std::string text_in(const Value& row, std::string_view column) {
+  const Value* value = find_key(row, column);
+  REQUIRE(value);
+  REQUIRE(value->is<std::string>());
+  return *value->get_if<std::string>();
+}
+
+int64_t number_in(const Value& row, std::string_view column) {
+  const Value* value = find_key(row, column);
+  REQUIRE(value);
+  REQUIRE(value->is<int64_t>());
+  return *value->get_if<int64_t>();
+}
+
+size_t times(const std::string& text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("A finding is printed with its relation, and its row has the same", "[invariance]") {
+  const QuietLog quiet;
+  struct Printed {
+    const char *kind, *relation, *sentence;
+  };
+  const Printed expected[] = {
+      {"misaligned", "memory", "aten::sqrt has other bits in other memory: 48 of 48 elements in 6 of 6 rows"},
+      {"every_second", "repeat", "aten::sqrt does not repeat its bits (4 of 8 runs are other): 48 of 48 elements"},
+      {"other_stream", "stream", "aten::sqrt has other bits on another stream of the device: 48 of 48 elements"},
+      {"neighbour", "neighbour",
+       "aten::sqrt has other bits beside other values in the batch (odd rows replaced by the even rows before them, of "
+       "6): 16 of 24 elements in 2 of 3 rows"},
+      {"batch_position", "position",
+       "aten::sqrt has other bits at another position of the batch (each row a place further, of 6): 48 of 48"},
+      {"batch_size", "batch",
+       "aten::sqrt has other bits in another batch (row 0 alone, of 6; from 2 rows on): 8 of 8 elements"},
+  };
+  for (const auto& [kind, relation, sentence] : expected) {
+    INFO(kind);
+    std::vector<Value> rows;
+    const std::string text = printed(kind, 1, &rows);
+    INFO(text);
+    CHECK(times(text, std::string("OpInvariance: ") + sentence) == 1);
+    CHECK(times(text, " 1 NOT KEPT; files in ") == 1);
+    CHECK(times(text, std::string("calls  ") + relation + "  kept") == 1);  // the table's title
+    REQUIRE(rows.size() == 1);
+    CHECK(text_in(rows[0], "op") == "aten::sqrt");
+    CHECK(text_in(rows[0], "relation") == relation);
+    CHECK(number_in(rows[0], "elements") > 0);
+    CHECK(text_in(rows[0], "device") == "sim:0");
+    const bool has_batch = std::string_view(relation) == "batch";
+    CHECK(find_key(rows[0], "begins")->is<int64_t>() == has_batch);
+    if (has_batch) CHECK(number_in(rows[0], "begins") == 2);
+  }
+}
+
+TEST_CASE("Findings of a kind have a line and a count", "[invariance]") {
+  const QuietLog quiet;
+  std::vector<Value> rows;
+  const std::string text = printed("batch_size", 5, &rows);
+  CHECK(times(text, "has other bits in another batch") == 1);
+  CHECK(times(text, " 5 NOT KEPT; 4 of them without a line here (-v prints all)") == 1);
+  CHECK(rows.size() == 5);
+}
+
+TEST_CASE("The program's number of threads is the same after a run with another", "[invariance]") {
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    {
+      const OtherThreadCount other;
+      CHECK(at::get_num_threads() == (threads == 1 ? 2 : 1));
+    }
+    CHECK(at::get_num_threads() == threads);
+    CHECK_THROWS_AS(
+        [] {
+          const OtherThreadCount other;
+          throw std::runtime_error("in a run");
+        }(),
+        std::runtime_error);
+    CHECK(at::get_num_threads() == threads);
+  }
+  at::set_num_threads(before);
+}
+
+TEST_CASE("The program's stream is current again after a run on another", "[invariance]") {
+  const at::Tensor x = on_device(at::ones({2}));
+  const c10::impl::VirtualGuardImpl guard(x.device().type());
+  const c10::Stream before = guard.getStream(x.device());
+  c10::Stream used = before;
+  {
+    const OtherStream other(x.device());
+    used = guard.getStream(x.device());
+    CHECK(used != before);
+    other.wait();
+  }
+  CHECK(guard.getStream(x.device()) == before);
+  guard.exchangeStream(used);  // the program runs on it: another is taken
+  {
+    const OtherStream other(x.device());
+    CHECK(guard.getStream(x.device()) != used);
+  }
+  CHECK(guard.getStream(x.device()) == used);
+  guard.exchangeStream(before);
 }

@@ -14,42 +14,14 @@
 #include "base/error.h"
 #include "catch.h"
 #include "scoped_variable.h"
+#include "written_text.h"
 
 namespace op_tools {  // so that log is not the logarithm
 namespace {
 
+using test::Redirected;
 using test::ScopedVariable;
-
-// Standard error goes to `fd` while this lives.
-class Redirected {
- public:
-  explicit Redirected(int fd) : saved_(dup(STDERR_FILENO)) {
-    std::fflush(stderr);
-    dup2(fd, STDERR_FILENO);
-  }
-  ~Redirected() {
-    std::fflush(stderr);
-    dup2(saved_, STDERR_FILENO);
-    close(saved_);
-  }
-
- private:
-  int saved_;
-};
-
-template <class F>
-std::string written_by(F&& f) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-  {
-    const Redirected redirected(fileno(file.get()));
-    f();
-  }
-  std::fseek(file.get(), 0, SEEK_END);
-  std::string text(static_cast<size_t>(std::ftell(file.get())), '\0');
-  std::rewind(file.get());
-  REQUIRE(std::fread(text.data(), 1, text.size(), file.get()) == text.size());
-  return text;
-}
+using test::written_by;
 
 // The text that arrives at a terminal of `columns` columns.
 template <class F>

@@ -1,10 +1,10 @@
 """OpInvariance names the operator and the relation that a planted fault breaks, and nothing else.
 
-    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--cpu]
+    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--kinds ...] [--cpu]
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
-its result depends on the size of the batch, on the position in it, on alignment, comes out otherwise in every second call, or has a
-bit flipped in a single call. Model, operator and kind are drawn by the trial's seed. The operator must be named with the relation
+its result depends on the size of the batch, on the position in it, on the row before, on alignment, on the stream, comes out
+otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn by the trial's seed. The operator must be named with the relation
 that the fault breaks. A trial whose fault changed nothing is drawn again.
 
 Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
@@ -12,7 +12,7 @@ are found beforehand, without a fault, and each is confirmed by torch alone: the
 operator that is named in a trial, and is none of these, is a false alarm; so is a finding without a fault that torch alone does
 not confirm.
 
-Clean runs: the same models on the simulated device, with its other rounding, and on the CPU with one thread.
+Clean runs: the same models on the simulated device, with its other rounding, and on the CPU with one thread, against two.
 
 With `--cpu`: torch's own kernels on this machine's CPU, by shape and dtype, and which of them are variant.
 """
@@ -53,6 +53,8 @@ KINDS = {
     "misaligned": "memory",
     "every_second": "repeat",
     "bit_flip": "repeat",
+    "neighbour": "neighbour",
+    "other_stream": "stream",
 }
 # They move values, and a fault in them would be one of every operator.
 PASSED_OVER = ("aten::_copy_from", "aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense", "aten::empty")
@@ -155,7 +157,9 @@ class CallsHit(op_tools.Hook):
 
 def findings(model: str, seed: int, device: str, trains: bool) -> op_tools.InvarianceResult:
     with tempfile.TemporaryDirectory() as folder:
-        with op_tools.OpInvariance(level="aten", output_dir=folder, first_n_per_signature=1000) as tool:
+        with op_tools.OpInvariance(
+            level="aten", output_dir=folder, first_n_per_signature=1000, threads=device == "cpu"
+        ) as tool:
             run(model, seed, device, trains)
         return tool.result()
 
@@ -223,6 +227,7 @@ class ByHand(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         places = batch_of(function, args)
+        self.run_by_threads(function, args, kwargs)
         if not places or any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in args):
             return function(*args, **kwargs)
         before = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
@@ -240,19 +245,42 @@ class ByHand(TorchDispatchMode):
             again = function(*values, **kwargs)
             return [tensor for tensor in tree_leaves(again) if isinstance(tensor, torch.Tensor)]
 
-        def differ(index: list[int], compared: int) -> bool:
-            part = run_on(lambda tensor: rows_of(tensor, index))[0][:compared]
-            return not torch.equal(part, whole[torch.tensor(index[:compared], device=whole.device)])
+        def differ(index: list[int], compared: int | list[int]) -> bool:
+            at = torch.tensor([*range(compared)] if isinstance(compared, int) else compared, device=whole.device)
+            part = run_on(lambda tensor: rows_of(tensor, index))[0][at]
+            return not torch.equal(part, whole[torch.tensor(index, device=whole.device)[at]])
 
         name, every = function.name(), [*range(count)]
         if differ([*every[1:], 0], count):
             self.confirmed.add((name, "position"))
-        if differ([0], 1) or differ(every * 2, count) or (count > 3 and differ(every[: count // 2], count)):
+        for first in (0, 1):
+            beside = [row if row % 2 == first else row - 1 if row else 1 for row in every]
+            if count > 1 and differ(beside, every[first::2]):
+                self.confirmed.add((name, "neighbour"))
+        half = count // 2
+        halves = count > 3 and (differ(every[:half], half) or differ(every[half:], count - half))
+        if differ([0], 1) or differ(every * 2, count) or halves:
             self.confirmed.add((name, "batch"))
         elsewhere = run_on(moved)
         if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
         return result
+
+    def run_by_threads(self, function: Any, args: Any, kwargs: Any) -> None:
+        """A call on the CPU that writes none of its inputs and draws nothing."""
+        schema = function._schema
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        if schema.is_mutable or torch.Tag.nondeterministic_seeded in function.tags or not tensors:
+            return
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            return
+        results = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append([x for x in tree_leaves(function(*args, **kwargs)) if isinstance(x, torch.Tensor)])
+        torch.set_num_threads(1)
+        if not all(map(torch.equal, *results)):
+            self.confirmed.add((function.name(), "threads"))
 
 
 def by_hand(model: str, seed: int, device: str, trains: bool) -> set[Finding]:
@@ -279,11 +307,11 @@ def clean(seed: int) -> tuple[str, set[Finding], set[Finding], int]:
 # --- Trials
 
 
-def trial(seed: int) -> tuple[str, bool, set[Finding], str]:
+def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, set[Finding], str]:
     """(kind, operator and relation named, false alarms, in words) of a planted fault."""
     draw = random.Random(seed)
     while True:
-        kind = draw.choice(list(KINDS))
+        kind = draw.choice(kinds)
         model, trains, input_seed = draw.choice(list(MODELS)), draw.random() < 0.5, draw.randrange(1000)
         natural = findings(model, input_seed, "sim", trains)
         varying = named(natural)
@@ -292,7 +320,10 @@ def trial(seed: int) -> tuple[str, bool, set[Finding], str]:
             for op in natural.ops
             if not op.op.startswith(PASSED_OVER)
             and (op.op, KINDS[kind]) not in varying
-            and (op.batches > 0 or KINDS[kind] in ("repeat", "memory"))
+            and (
+                (op.neighbours if kind == "neighbour" else op.batches) > 0
+                or KINDS[kind] in ("repeat", "memory", "stream")
+            )
         ]
         if not wanted:
             continue
@@ -400,6 +431,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--clean", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--cpu", action="store_true", help="the table of torch's kernels on the CPU, and nothing else")
     options = parser.parse_args()
     if options.cpu:
@@ -409,7 +441,7 @@ def main() -> int:
     count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     progress = Progress(options.trials + options.clean, "invariance_faults")
     for seed in range(options.seed, options.seed + options.trials):
-        kind, right, others, text = trial(seed)
+        kind, right, others, text = trial(seed, tuple(options.kinds))
         count[kind].update(trials=1, named=right, others=bool(others))
         if not right or others:
             trouble.append(text)

@@ -36,6 +36,9 @@ def quiet(monkeypatch, tmp_path):
     op_tools._C.reload_log_level()
 
 
+RELATIONS = ("repeat", "memory", "threads", "stream", "neighbour", "batch", "position")
+
+
 def gates(rows=6, device="sim"):
     # Operators that round a single time give the same bits in a vector and behind its end; torch's exp and sigmoid do not.
     torch.manual_seed(3)
@@ -54,6 +57,8 @@ def relations(result):
         ("misaligned", {}, "memory"),
         ("every_second", {}, "repeat"),
         ("bit_flip", {"call": 0}, "repeat"),
+        ("neighbour", {}, "neighbour"),
+        ("other_stream", {}, "stream"),
     ],
 )
 @pytest.mark.parametrize("level", ["torch", "aten"])
@@ -83,6 +88,106 @@ def test_the_batch_from_which_on_bits_are_other_is_found():
     assert (row.rows, row.of_rows) == (1, 1)
 
 
+def test_a_row_that_takes_from_another_is_named_once():
+    """Alone and at other positions it has other bits, too: that follows from it."""
+    x = gates()
+    with sim.fault("neighbour", ops="aten::sqrt", scale=1.01), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    result = tool.result()
+    (row,) = result.rows
+    assert (row.relation, row.batch, row.begins) == ("neighbour", 6, None)
+    assert row.run == "odd rows replaced by the even rows before them"
+    assert (row.rows, row.of_rows) == (2, 3)  # rows 2 and 4 of 0, 2 and 4: row 0 has no row before it
+    assert (result.kept["batch"], result.kept["position"]) == (0, 0)
+    assert result.reasons == {"its rows depend on the values of others": 2}
+
+
+def test_equal_rows_are_no_other_values():
+    with op_tools.OpInvariance() as tool:
+        torch.sqrt(torch.ones(6, 8, device="sim"))
+    result = tool.result()
+    assert (result.kept["neighbour"], result.kept["batch"], result.kept["position"]) == (0, 1, 1)
+    assert [reason for reason in result.reasons if "rows are equal" in reason]
+
+
+def test_a_stream_of_the_program_stays_current():
+    x, side = gates(), torch.Stream(device="sim")
+    torch.accelerator.synchronize()
+    with side, op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+        assert torch.accelerator.current_stream() == side
+    assert tool.result().kept["stream"] == 1
+    with sim.fault("other_stream", ops="aten::sqrt"), op_tools.OpInvariance(stream=False) as tool:
+        torch.sqrt(x)
+    result = tool.result()
+    assert result.rows == []
+    assert result.kept["stream"] == 0
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@torch.library.custom_op("invariance_test::by_threads", mutates_args=())
+def by_threads(x: torch.Tensor) -> torch.Tensor:
+    """A CPU kernel whose result depends on the number of threads."""
+    if x.numel() == 3 and torch.get_num_threads() == 1:
+        raise ValueError("no single thread")
+    return x * (1 + 1e-3 * torch.get_num_threads())
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_result_that_depends_on_the_number_of_threads_is_named(level):
+    x = gates(device="cpu")
+    with op_tools.OpInvariance(level=level, ops=".*by_threads.*|.*sqrt.*", threads=True) as tool:
+        by_threads(x)
+        torch.sqrt(x)
+        assert torch.get_num_threads() == 2
+    result = tool.result()
+    (row,) = result.rows
+    assert "by_threads" in row.op
+    assert (row.relation, row.transient, row.elements) == ("threads", False, 48)
+    assert result.kept["threads"] == 1
+    with op_tools.OpInvariance(level=level, ops=".*by_threads.*") as tool:
+        by_threads(x)
+    assert tool.result().rows == []
+    assert tool.result().kept["threads"] == 0
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_number_of_threads_stays_where_the_run_again_raises():
+    x = torch.ones(3)
+    with op_tools.OpInvariance(level="aten", ops=".*by_threads.*", threads=True) as tool:
+        by_threads(x)
+        assert torch.get_num_threads() == 2
+    result = tool.result()
+    assert result.rows == []
+    assert any("no single thread" in reason for reason in result.reasons)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_by_threads_are_named_as_torch_alone_has_them(threads, two_threads):
+    torch.set_num_threads(threads)
+    x = torch.randn(2, 100_000, generator=torch.Generator().manual_seed(1))
+    by_hand = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        by_hand.append((x.sum(), x.sum(-1)))
+    torch.set_num_threads(threads)
+    with op_tools.OpInvariance(level="aten", batch=False, threads=True, first_n_per_signature=9) as tool:
+        x.sum()
+        x.sum(-1)
+    other = sum(not torch.equal(a, b) for a, b in zip(*by_hand, strict=True))
+    assert [row.relation for row in tool.result().rows] == ["threads"] * other
+    assert tool.result().kept["threads"] == 2 - other
+    assert torch.get_num_threads() == threads
+
+
 def test_a_single_row_is_judged_in_a_larger_batch():
     x = gates(rows=1)
     with sim.fault("batch_size", ops="aten::sqrt", scale=1.001), op_tools.OpInvariance() as tool:
@@ -108,7 +213,9 @@ def test_a_backward_that_does_not_repeat_is_named():
     assert [(row.op, row.phase, row.relation) for row in tool.result().rows] == [("torch.relu", "backward", "repeat")]
 
 
-@pytest.mark.parametrize(("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")])
+@pytest.mark.parametrize(
+    ("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")]
+)
 def test_a_backward_whose_rows_depend_on_the_others_is_named(kind, relation):
     x = gates(rows=5).requires_grad_()
     with sim.fault(kind, ops="aten::threshold_backward"), op_tools.OpInvariance() as tool:
@@ -237,7 +344,7 @@ def test_limits_leave_calls_out_and_say_so():
     assert result.coverage.lost == {"limits": 8}
     with op_tools.OpInvariance(batch=False, alignment=False, repeats=1) as tool:
         torch.sqrt(x)
-    assert tool.result().kept == {"repeat": 1, "memory": 0, "batch": 0, "position": 0}
+    assert tool.result().kept == dict.fromkeys(RELATIONS, 0) | {"repeat": 1}
 
 
 def test_an_operator_whose_batch_is_not_known_is_not_judged():
@@ -245,7 +352,7 @@ def test_an_operator_whose_batch_is_not_known_is_not_judged():
     with op_tools.OpInvariance() as tool:
         torch.linalg.inv(x)
     result = tool.result()
-    assert result.coverage.not_judged == {"no_batch": 2}
+    assert result.coverage.not_judged == {"no_batch": 3}  # neighbour, batch, position
     assert any("not known" in reason for reason in result.reasons)
     assert result.kept["repeat"] == 1
 
@@ -267,7 +374,7 @@ def test_a_call_that_raises_is_not_judged_and_raises():
     x = torch.ones(2, 3)
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.mm(x, x)
-    assert tool.result().coverage.not_judged == {"raised": 4}  # relations
+    assert tool.result().coverage.not_judged == {"raised": 5}  # relations
 
 
 @pytest.mark.parametrize(("ops", "status"), [("aten::relu", 1), ("", 0)])
@@ -343,7 +450,7 @@ def test_rows_in_another_batch_are_mathematically_the_same(name, level):
             op(sample.input, *sample.args, **sample.kwargs)
     result = tool.result()
     assert sum(op.batches + op.batch for op in result.ops) > 0, result.reasons
-    rows = [row for row in result.rows if row.relation in ("batch", "position")]
+    rows = [row for row in result.rows if row.relation in ("neighbour", "batch", "position")]
     assert [row for row in rows if row.structure or row.max_abs > 1e-9] == []
     assert all(row.relation != "repeat" for row in result.rows)
 

@@ -30,10 +30,10 @@ def program(tmp_path):
     return path
 
 
-def lines_of(program, folder, *options):
+def lines_of(program, folder, *options, faults=FAULTS):
     """Of op-tools run, with the log level of a user's terminal."""
     command = ["-m", "op_tools", "run", *options, "--output-dir", folder, program]
-    done = launched(*command, cwd=folder, OP_TOOLS_SIM_FAULTS=FAULTS, OP_TOOLS_LOG_LEVEL="notice")
+    done = launched(*command, cwd=folder, OP_TOOLS_SIM_FAULTS=faults, OP_TOOLS_LOG_LEVEL="notice")
     return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
 
@@ -58,6 +58,17 @@ def test_all_lines_are_there_on_demand(program, tmp_path):
     lines = lines_of(program, tmp_path, "--autocompare", "--level", "aten", "-v")
     assert sum("aten::exp is wrong" in line for line in lines) == STEPS
     assert any(line.startswith("aten::mul") for line in lines)
+
+
+def test_findings_of_invariance_without_a_line_are_counted(program, tmp_path):
+    options = ("--invariance", "--level", "aten", "--first-n-per-signature", "20")
+    faults = "every_second:ops=exp;every_second:ops=sin"
+    lines = lines_of(program, tmp_path, *options, faults=faults)
+    for op in ("aten::exp", "aten::sin"):
+        (told,) = [line for line in lines if f"OpInvariance: {op} does not repeat" in line]
+        assert "train.py:8" in told
+    (closing,) = [line for line in lines if "NOT KEPT" in line]
+    assert " 40 NOT KEPT; 38 of them without a line" in closing
 
 
 def test_findings_of_overflow_check_without_a_line_are_counted(program, tmp_path):

@@ -15,7 +15,7 @@ import op_tools.sim_device as sim
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
     "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator "
-    "batch_size batch_position misaligned every_second bit_flip"
+    "batch_size batch_position misaligned every_second bit_flip neighbour other_stream"
 )
 
 
@@ -71,6 +71,16 @@ def test_faults_of_invariance_depend_on_rows_places_and_calls():
     with sim.fault("bit_flip", ops="aten::neg", seed=2):
         flipped = torch.neg(x).cpu().view(torch.int32) ^ (-host).view(torch.int32)
     assert flipped.count_nonzero() == 1
+    with sim.fault("neighbour", ops="aten::neg", scale=1.5) as fault:
+        torch.testing.assert_close(torch.neg(x).cpu(), -host - 0.5 * torch.cat([torch.zeros(1, 6), host[:-1]]))
+        assert different(torch.neg(x[:1]), -host[:1]) == 0
+        assert fault.hits == 1
+    with sim.fault("other_stream", ops="aten::neg", scale=1.5) as fault:
+        assert different(torch.neg(x), -host) == 0
+        torch.accelerator.synchronize()
+        with torch.Stream(device="sim"):
+            torch.testing.assert_close(torch.neg(x).cpu(), host * -1.5)
+        assert fault.hits == 1
     assert int(flipped.abs().max()).bit_count() == 1 or flipped.min() == -(2**31)
 
 
