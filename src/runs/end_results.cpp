@@ -221,12 +221,14 @@ class ResultComparison {
 
   void look_at_steps() {
     const auto of_a = optimizer_steps(a_), of_b = optimizer_steps(b_);
+    const double small = small_gradient(b_);
     for (const auto& [place, steps] : of_a) {
       const auto others = of_b.find(place);
       if (others == of_b.end() || others->second.size() != steps.size()) continue;
       for (size_t i = 0; i < steps.size(); ++i) {
         const CallNumbers& calls = steps[i].calls;
-        steps_.push_back({calls.front(), calls.back(), farthest_gradient(a_, calls, b_, others->second[i].calls)});
+        steps_.push_back(
+            {calls.front(), calls.back(), farthest_gradient(a_, calls, b_, others->second[i].calls, small)});
       }
     }
   }

@@ -437,7 +437,7 @@ std::optional<ComparedSteps> compare_module_steps(const Recording& run_a, uint32
 }
 
 ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                              const CallNumbers& b) {
+                              const CallNumbers& b, double small) {
   const StepOfRun step_a(run_a, a), step_b(run_b, b);
   const StepOfRun::Parameters of_a = step_a.parameters(), of_b = step_b.parameters();
   ValuePairs pairs;
@@ -450,7 +450,7 @@ ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, cons
     }
   }
   ReadBySteps farthest;
-  const double least = small_gradient(run_b) * largest;
+  const double least = small * largest;
   for (const auto& [value_a, value_b] : pairs) {
     const ValueDifference difference = difference_of(run_a, value_a, run_b, value_b);
     if (difference.kind == ValueDifference::Kind::kUnknown) continue;

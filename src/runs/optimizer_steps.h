@@ -56,13 +56,14 @@ struct ReadBySteps {
   uint32_t value_a = kNoCall, value_b = kNoCall;  // kNoCall: all are equal
   double difference = 0;
 };
+// `small`: small_gradient() of the runs.
 ReadBySteps farthest_gradient(const Recording& run_a, const CallNumbers& a, const Recording& run_b,
-                              const CallNumbers& b);
+                              const CallNumbers& b, double small);
 
 // A gradient that is a sum of zero is rounding alone. Beside the largest of its step a gradient of this share is
-// nothing.
+// nothing. Reads all values of the run.
 double small_gradient(const Recording& run);
-// The largest rounding step of a floating value.
+// The largest rounding step of a floating value. Reads all values of the run.
 double coarsest_unit(const Recording& run);
 
 // The most by which the step of an optimizer can move a parameter's two new values apart, however the update's elements

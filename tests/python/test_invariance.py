@@ -213,9 +213,7 @@ def test_a_backward_that_does_not_repeat_is_named():
     assert [(row.op, row.phase, row.relation) for row in tool.result().rows] == [("torch.relu", "backward", "repeat")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")]
-)
+@pytest.mark.parametrize(("kind", "relation"), [("batch_size", "batch"), ("batch_position", "position")])
 def test_a_backward_whose_rows_depend_on_the_others_is_named(kind, relation):
     x = gates(rows=5).requires_grad_()
     with sim.fault(kind, ops="aten::threshold_backward"), op_tools.OpInvariance() as tool:
