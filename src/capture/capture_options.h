@@ -16,8 +16,8 @@ struct CaptureOptions : ToolOptions {
       this,
       CaptureFormat::kFolders,
       {"format", "OP_CAPTURE_FORMAT",
-       "`folders`: a folder for each call; `container`: an append-only zip for many small calls",
-       "", "folders; container in a launch of 16 ranks and more"},
+       "`folders`: a folder for each call; `container`: an append-only zip for many small calls", "",
+       "folders; container in a launch of 16 ranks and more"},
       {"folders", "container"}};
   Option<bool> dedupe{
       this,
