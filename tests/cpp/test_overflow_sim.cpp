@@ -7,20 +7,16 @@
 #include "calls/call_store.h"
 #include "catch.h"
 #include "observe/overflow_check.h"
+#include "on_device.h"
 #include "quiet_log.h"
-#include "sim_device/sim_device.h"
 #include "temporary_folder.h"
 
 using namespace op_tools;  // NOLINT: a test
+using op_tools::test::on_device;
 using op_tools::test::QuietLog;
 using op_tools::test::TemporaryFolder;
 
 namespace {
-
-at::Tensor on_device(const at::Tensor& tensor) {
-  sim_device::load();
-  return tensor.to(c10::Device(c10::kPrivateUse1, 0));
-}
 
 OverflowOptions window_of(const TemporaryFolder& folder, int64_t every) {
   OverflowOptions options;

@@ -15,6 +15,7 @@
 #include "hooks/batch_form.h"
 #include "invariance/invariance_hook.h"
 #include "invariance/other_execution.h"
+#include "on_device.h"
 #include "quiet_log.h"
 #include "scoped_variable.h"
 #include "sim_device/sim_device.h"
@@ -22,6 +23,7 @@
 #include "written_text.h"
 
 using namespace op_tools;  // NOLINT: a test
+using op_tools::test::on_device;
 using op_tools::test::QuietLog;
 using op_tools::test::ScopedVariable;
 using op_tools::test::TemporaryFolder;
@@ -120,11 +122,6 @@ TEST_CASE("The tool is a scope, and what keeps its bits agrees", "[invariance]")
 }
 
 namespace {
-
-at::Tensor on_device(const at::Tensor& tensor) {
-  sim_device::load();
-  return tensor.to(c10::Device(c10::kPrivateUse1, 0));
-}
 
 // What is printed for `calls` calls of sqrt with a fault in it; the rows of the report.
 std::string printed(const char* kind, int calls, std::vector<Value>* rows) {
