@@ -39,7 +39,7 @@ class OpCaptureOptions(ToolOptions, total=False):
     """Options of OpCapture."""
 
     format: Literal["folders", "container"] | None
-    """`folders`: a folder for each call; `container`: an append-only zip for many small calls. None: OP_CAPTURE_FORMAT, else folders."""
+    """`folders`: a folder for each call; `container`: an append-only zip for many small calls. None: OP_CAPTURE_FORMAT, else folders; container in a launch of 16 ranks and more."""
     dedupe: bool | None
     """Store a tensor's bytes once, by their content; calls refer to them. None: OP_CAPTURE_DEDUPE, else off."""
     max_calls: int | None

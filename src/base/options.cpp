@@ -113,6 +113,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},
       {"OP_TOOLS_SIM_LATENCY", "how long operators of the simulated device take"},
       {"OP_TOOLS_SIM_ROUNDING", "1: the simulated device rounds otherwise than the CPU"},
+      {"OP_TOOLS_SIM_GRAPH_FAULT", "the fault of the graph compiler sim_graph"},
       {"OP_TOOLS_VENV", "./dev: the virtual environment"},
       {"OP_TOOLS_TORCH", "./dev: the torch to install"},
       {"OP_TOOLS_EXTRAS", "1: ./dev: also install the libraries of requirements-extras.txt, and a Vulkan device"},
