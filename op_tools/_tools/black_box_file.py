@@ -21,6 +21,7 @@ from .._base.verdict import Coverage
 _SUFFIX = ".blackbox"
 _WIDTH = 100  # of the table
 _TENSORS = 4  # of a call in a line
+_BETWEEN_TENSORS = re.compile(r", (?!\d)")  # not the commas of a shape
 _MOST_NAMES = 8  # in a command that is printed
 
 
@@ -222,7 +223,7 @@ def shapes_of_inputs(row: BlackBoxRow) -> str:
     """Of the first tensors that a call was given."""
     if row.inputs == "?":
         return "tensors whose shapes are no longer in the file"
-    tensors = re.split(r", (?!\d)", row.inputs)  # not the commas of a shape
+    tensors = _BETWEEN_TENSORS.split(row.inputs)
     left = len(tensors) - _TENSORS
     return ", ".join(tensors[:_TENSORS]) + (f" and {left} more" if left > 0 else "") or "no tensors"
 
