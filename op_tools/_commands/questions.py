@@ -32,7 +32,7 @@ QUESTIONS = (
         "compiled.md",
     ),
     Question(
-        "which result has other bits the second time, in another batch, at another position of it",
+        "which result has other bits the second time, beside other rows, in another batch, at another position of it",
         "deterministic determinism reproducible batch invariant race random",
         ("op-tools run --invariance train.py",),
         "invariance.md",

@@ -378,3 +378,13 @@ def no_accelerator(request, monkeypatch):
             account.accelerator = ""
 
         monkeypatch.setattr(watch, "add_to", without_accelerator)
+
+
+@pytest.fixture
+def op_tools_on_path(tmp_path, monkeypatch):
+    """op-tools is a command, as where the package is installed."""
+    command = tmp_path / "commands" / "op-tools"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{PYTHON}" -m op_tools "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")

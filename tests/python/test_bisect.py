@@ -539,6 +539,7 @@ def plain(session):
     return re.sub(r"\b\d+ (s|min)\b", "N s", session).strip()
 
 
+@pytest.mark.usefixtures("op_tools_on_path")
 def test_the_sessions_of_the_page_are_what_is_printed(build_dir):
     """From a wrong loss to a script that ends with status 1 on the device, and with 0 on the CPU."""
     page = (ROOT / "docs" / "bisect.md").read_text()

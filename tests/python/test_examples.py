@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import launched
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +86,7 @@ def test_a_cuda_script_is_brought_to_another_device(build_dir, tmp_path):
     ]  # analyse, run, conformance, autocompare, bisect, repro, on sim, on the CPU
 
 
+@pytest.mark.usefixtures("op_tools_on_path")
 def test_bisect_goes_from_a_wrong_loss_to_a_script(build_dir, tmp_path):
     out = run("demo_bisect.py", "--output", tmp_path / "demo", path=build_dir)
     assert "Story 3: " in out and fits(out) == []
