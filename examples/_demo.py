@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 WIDTH = 80
+
+
+def parser_with_output(text: str) -> argparse.ArgumentParser:
+    """For the options of a demo; the help begins with the first line of the demo's own text."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
+    return parser
+
+
+def output_folder(options: argparse.Namespace, name: str) -> Path:
+    """The folder for the result, made."""
+    output = options.output or Path(tempfile.mkdtemp(prefix=f"op_tools_{name}_"))
+    output.mkdir(parents=True, exist_ok=True)
+    return output
 
 
 def coloured(text: str, code: int) -> str:

@@ -7,16 +7,13 @@ training script, which is not changed, with other operators on the CPU each time
 repro makes a script of its first call: exit status 1 on the device, 0 on the CPU.
 """
 
-import argparse
 import json
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
-from _demo import curve, hand_out, run, story, title
+from _demo import curve, hand_out, output_folder, parser_with_output, run, story, title
 
 import op_tools.sim_device  # noqa: F401  (its library is named in a command)
 
@@ -44,11 +41,8 @@ for _ in range(5):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
-    options = parser.parse_args()
-    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bisect_"))
-    output.mkdir(parents=True, exist_ok=True)
+    options = parser_with_output(__doc__).parse_args()
+    output = output_folder(options, "bisect")
     script, report = output / "train.py", output / "result.json"
     script.write_text(SCRIPT)
 

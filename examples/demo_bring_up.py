@@ -7,17 +7,14 @@ names the operator and the line, and saves the call; run_op_from_data reproduces
 op-tools repro makes a script of it that needs torch alone, for who made the device; OpFallback runs that operator on the CPU, and the loss curve is right.
 """
 
-import argparse
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 import torch.nn.functional as F
-from _demo import curve, hand_out, replay, story, title, wrapped
+from _demo import curve, hand_out, output_folder, parser_with_output, replay, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -78,11 +75,10 @@ def show_failures(result: op_tools.CompareResult) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_with_output(__doc__)
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
     options = parser.parse_args()
-    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_bring_up_"))
+    output = output_folder(options, "bring_up")
 
     story(2, "training diverges on a new device; which operator is wrong?")
     title("1. The loss as it should be, and on the new device")

@@ -7,12 +7,9 @@ graph's operators without the compiler; op-tools repro cuts the graph to the nod
 the faulty compiler, 0 with the right one.
 """
 
-import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-from _demo import run, story, title
+from _demo import output_folder, parser_with_output, run, story, title
 
 FAULT = {"OP_TOOLS_SIM_GRAPH_FAULT": "wrong fusion"}
 SCRIPT = """\
@@ -32,11 +29,8 @@ step(torch.randn(32, 8)).square().mean().backward()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
-    options = parser.parse_args()
-    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_compiled_"))
-    output.mkdir(parents=True, exist_ok=True)
+    options = parser_with_output(__doc__).parse_args()
+    output = output_folder(options, "compiled")
     program, script, results = output / "train.py", output / "repro.py", output / "results"
     program.write_text(SCRIPT)
     op_tools = [sys.executable, "-m", "op_tools"]

@@ -6,17 +6,15 @@ Trains a small convolutional network on scikit-learn's 1,797 handwritten digits,
 records the last step. run_op_from_data then runs every recorded call again and compares it bit for bit.
 """
 
-import argparse
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "warn")  # a line per file is for looking closely
 
 import torch
 import torch.nn.functional as F
-from _demo import command_text, replay, replay_command, story, title, wrapped
+from _demo import command_text, output_folder, parser_with_output, replay, replay_command, story, title, wrapped
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -114,15 +112,12 @@ def replay_all(root: Path, report: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_with_output(__doc__)
     parser.add_argument("--steps", type=int, default=120, help="training steps (120)")
-    parser.add_argument(
-        "--output", type=Path, help="folder for the result (a new folder under the system's temporary folder)"
-    )
     options = parser.parse_args()
     if options.steps < 1:
         parser.error("--steps must be at least 1")
-    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_demo_"))
+    output = output_folder(options, "demo")
 
     story(1, "train on an accelerator, capture the operators of a step, run them again")
     title(f"1. Training on 1,500 handwritten digits on the device {DEVICE}, OpCapture on for step {options.steps}")

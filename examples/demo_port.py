@@ -6,17 +6,15 @@ The device is simulated, with a wrong kernel planted: the gradient of gelu is to
 everywhere and is never changed.
 """
 
-import argparse
 import csv
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
-from _demo import curve, hand_out, run, story, title
+from _demo import curve, hand_out, output_folder, parser_with_output, run, story, title
 
 import op_tools.sim_device  # noqa: F401  (its library is named in a command)
 
@@ -50,11 +48,8 @@ def wrong_operators(rows: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder for the result (a new temporary folder)")
-    options = parser.parse_args()
-    output = options.output or Path(tempfile.mkdtemp(prefix="op_tools_port_"))
-    output.mkdir(parents=True, exist_ok=True)
+    options = parser_with_output(__doc__).parse_args()
+    output = output_folder(options, "port")
     script, report = output / "train.py", output / "bisect.json"
     script.write_text(SCRIPT)
     op_tools_command = [sys.executable, "-m", "op_tools"]

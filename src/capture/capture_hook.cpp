@@ -148,9 +148,10 @@ DiskBudget budget_of(const ResolvedCaptureOptions& options) {
 // Shared file systems are slow with many small files: of many ranks each writes a single file.
 CaptureFormat format_of(const ResolvedCaptureOptions& options) {
   constexpr int64_t kManyRanks = 16;
+  if (options.format.is_set()) return options.format;
   const auto ranks = environment("WORLD_SIZE");
   const bool is_many = ranks && number_from("WORLD_SIZE", *ranks, 0, kMaxNumber) >= kManyRanks;
-  return is_many && !options.format.is_set() ? CaptureFormat::kContainer : options.format;
+  return is_many ? CaptureFormat::kContainer : CaptureFormat::kFolders;
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ const Columns<Finding>& Finding::columns() {
            "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
            "on "
            "another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: "
-           "at another position of the batch"},
+           "at "
+           "another position of the batch"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },

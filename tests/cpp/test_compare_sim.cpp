@@ -5,14 +5,13 @@
 
 #include "calls/snapshot.h"
 #include "catch.h"
-#include "sim_device/sim_device.h"
+#include "on_device.h"
 
 using namespace op_tools;  // NOLINT: a test
 
 TEST_CASE("A copy from a device can be shared until somebody writes", "[compare]") {
-  sim_device::load();
-  const at::Tensor on_device = at::ones({64, 1024}).to(c10::Device(c10::kPrivateUse1, 0));
-  for (const at::Tensor& tensor : {on_device, on_device.slice(0, 8), on_device.t()}) {
+  const at::Tensor ones = test::on_device(at::ones({64, 1024}));
+  for (const at::Tensor& tensor : {ones, ones.slice(0, 8), ones.t()}) {
     const Snapshot snapshot = take_snapshot(make_tuple({tensor}), "");
     const at::Tensor copy = flatten_tensors(snapshot.value)[0];
     REQUIRE(copy.is_cpu());

@@ -4,8 +4,8 @@
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
 its result depends on the size of the batch, on the position in it, on the row before, on alignment, on the stream, comes out
-otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn by the trial's seed. The operator must be named with the relation
-that the fault breaks. A trial whose fault changed nothing is drawn again.
+otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn
+by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault changed nothing is drawn again.
 
 Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
 are found beforehand, without a fault, and each is confirmed by torch alone: the same call by hand, on rows of its inputs. Another

@@ -149,6 +149,26 @@ def written(folder: Path, world: int, steps: int, planted: dict[str, int]) -> No
         raise SystemExit("the ranks could not be written")
 
 
+@dataclass(frozen=True)
+class Question:
+    """A command of ours, and the answer that it must give."""
+
+    name: str
+    command: tuple[str, ...]
+    status: int
+    first: tuple[str, ...] = ()
+    """Texts in the first 25 lines."""
+    anywhere: tuple[str, ...] = ()
+
+    def faults_of(self, answer: Answer) -> list[str]:
+        """Of an answer: texts that are missing, another status, too much memory."""
+        screen = "\n".join(answer.text.splitlines()[:25])
+        faults = [f"status {answer.status}"] if answer.status != self.status else []
+        faults += [f"no {text!r}" for text in self.first if text not in screen]
+        faults += [f"no {text!r}" for text in self.anywhere if text not in answer.text]
+        return faults + ([f"{answer.memory / 1e9:.1f} GB"] if answer.memory > MOST_MEMORY else [])
+
+
 @dataclass
 class Answer:
     """A command's output and cost."""
@@ -161,7 +181,7 @@ class Answer:
     """Bytes, the largest."""
 
 
-def asked(command: list[str], folder: Path) -> Answer:
+def asked(command: tuple[str, ...], folder: Path) -> Answer:
     """Runs a command of ours."""
     with (folder / "answer.txt").open("w+") as file:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_LOG_LEVEL": "error"}
@@ -175,20 +195,8 @@ def asked(command: list[str], folder: Path) -> Answer:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         file.seek(0)
-        return Answer(
-            file.read(), process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * resource_unit()
-        )
-
-
-def resource_unit() -> int:
-    """Bytes of a unit of ru_maxrss."""
-    return 1 if sys.platform == "darwin" else 1024
-
-
-def begins_with(text: str, *words: str) -> list[str]:
-    """Words that are not in the first screen."""
-    screen = "\n".join(text.splitlines()[:25])
-    return [word for word in words if word not in screen]
+        # ru_maxrss counts in kB.
+        return Answer(file.read(), process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[str]]]:
@@ -200,37 +208,25 @@ def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[
     file.unlink()
     (file,) = (folder / "b" / "record").glob(f"rank{cut}-*")
     os.truncate(file, file.stat().st_size * 2 // 3)
-    named = f"rank {sick}"
-    commands: dict[str, tuple[list[str], Callable[[Answer], list[str]]]] = {
-        "compare, the same run": (
-            ["compare", "a/record", "a/record"],
-            lambda answer: [f"status {answer.status}"] * (answer.status != 0),
+    questions = (
+        Question("compare, the same run", ("compare", "a/record", "a/record"), 0),
+        Question(
+            "compare, planted faults",
+            ("compare", "a/record", "b/record"),
+            1,
+            (f"rank {sick}", "gelu"),
+            (f"rank {cut}: incomplete", f"rank {missing}: only in A"),
         ),
-        "compare, planted faults": (
-            ["compare", "a/record", "b/record"],
-            lambda answer: (
-                begins_with(answer.text, named, "gelu")
-                + [
-                    text
-                    for text in (f"rank {cut}: incomplete", f"rank {missing}: only in A")
-                    if text not in answer.text
-                ]
-                + [f"status {answer.status}"] * (answer.status != 1)
-            ),
-        ),
-        "show": (["show", "b/record"], lambda answer: [f"status {answer.status}"] * (answer.status != 0)),
-        "report --text": (["report", "b/record", "--text"], lambda answer: []),
-        "report": (["report", "a/record", "b/record", "-o", "report.html"], lambda answer: []),
-        "blackbox": (["blackbox", "b/boxes"], lambda answer: begins_with(answer.text, f"rank {stopped}")),
-    }
+        Question("show", ("show", "b/record"), 0),
+        Question("report --text", ("report", "b/record", "--text"), 0),
+        Question("report", ("report", "a/record", "b/record", "-o", "report.html"), 0),
+        Question("blackbox", ("blackbox", "b/boxes"), 0, (f"behind is rank {stopped}",)),
+    )
     rows = []
-    for name, (command, faults_of) in commands.items():
-        answer = asked(command, folder)
-        faults = faults_of(answer)
-        if answer.memory > MOST_MEMORY:
-            faults.append(f"{answer.memory / 1e9:.1f} GB")
-        (folder / f"{name.replace(' ', '_').replace(',', '')}.txt").write_text(answer.text)
-        rows.append((name, answer, faults))
+    for question in questions:
+        answer = asked(question.command, folder)
+        (folder / f"{question.name.replace(' ', '_').replace(',', '')}.txt").write_text(answer.text)
+        rows.append((question.name, answer, question.faults_of(answer)))
     return rows
 
 
