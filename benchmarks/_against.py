@@ -1,10 +1,12 @@
 """This commit's costs against an older commit's: the same steps, in processes that take turns.
 
-    ./dev bench --against REV [--pairs 7] [--all]
+    ./dev bench --against REV [--pairs 15] [--all]
 
 REV is built in build/against/REV, once. A row's ratio is this commit's CPU time divided by REV's, pair by pair: neighbours in time,
-so that a machine that becomes slower makes neither side slower. `slower` and `faster`: the whole spread is on one side of 1, and the
-median further away from it than 5 %, and than that of any row without a tool, in which nothing of ours runs: the machine's own noise.
+so that a machine that becomes slower makes neither side slower; the median of all pairs, with the interval in which it lies at 95 %
+(between two of the sorted ratios; for fewer than six pairs between the least and the largest). `slower` and `faster`: the whole interval
+is on one side of 1, and the median further away from it than 5 %, and than that of any row without a tool, in which nothing of ours
+runs: the machine's own noise.
 Exit status 1 where a row is slower.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -91,20 +94,31 @@ def noise_of(rows: list[Row]) -> float:
     return max([NOISE, *(abs(row.ratio - 1) for row in rows if row.name.endswith(WITHOUT))])
 
 
+def around_the_median(values: list[float]) -> tuple[float, float]:
+    """The k-th least and the k-th largest: the median of what the values are drawn from lies outside with a chance of at most 5 %,
+    P(fewer than k of n fair coins show heads) on each side."""
+    n, outside, k = len(values), 2 / 2 ** len(values), 1
+    while outside + 2 * math.comb(n, k) / 2**n <= 0.05:
+        outside += 2 * math.comb(n, k) / 2**n
+        k += 1
+    ordered = sorted(values)
+    return ordered[k - 1], ordered[n - k]
+
+
 def compared(pairs: list[tuple[dict[str, int], dict[str, int]]]) -> list[Row]:
     """A row for each name that both commits have. A pair: this commit's times, the older commit's."""
     rows = []
     for name in pairs[0][0].keys() & pairs[0][1].keys():
         ratios = [new[name] / old[name] for new, old in pairs]
         times = [statistics.median(side[name] for side in sides) for sides in zip(*pairs, strict=True)]
-        rows.append(Row(name, statistics.median(ratios), min(ratios), max(ratios), *times))
+        rows.append(Row(name, statistics.median(ratios), *around_the_median(ratios), *times))
     return sorted(rows, key=lambda row: -row.ratio)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("revision", help="a commit, tag or branch")
-    parser.add_argument("--pairs", type=int, default=7, help="processes of each commit (7)")
+    parser.add_argument("--pairs", type=int, default=15, help="processes of each commit (15)")
     parser.add_argument("--all", action="store_true", help="print the rows that are as before, too")
     options = parser.parse_args()
     old_source = built(options.revision)
@@ -117,7 +131,7 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     facts = {"revision": options.revision, "rows": [asdict(row) for row in rows]}
     (RESULTS / "against.json").write_text(json.dumps(facts, indent=1))
-    print(f"{'steps of':<32} {'ratio':>6} {'spread':>13} {'ms now':>8} {'before':>8}")
+    print(f"{'steps of':<32} {'ratio':>6} {'95 %':>13} {'ms now':>8} {'before':>8}")
     noise = noise_of(rows)
     changes = [(row, row.change(noise)) for row in rows]
     for row, change in changes:
