@@ -37,17 +37,22 @@ def _version_of_library(folder: Path) -> str:
     return f"{told >> 56}.{told >> 48 & 0xFF}.{told >> 40 & 0xFF}"
 
 
-def _add_build(package_path: MutableSequence[str]) -> None:
-    """In a wheel for several versions of torch (cmake/combine_wheels.py), the folder with the extension for the torch that is imported.
-    The newest where there is none: the check then says what is wrong."""
+def _add_build(package_path: MutableSequence[str]) -> list[str]:
+    """In a wheel for several versions of torch (cmake/combine_wheels.py), adds the folder with the extension for the torch that is
+    imported; the newest where there is none, and the check then says what is wrong. Returns the minor versions, oldest first."""
     builds = {minor(folder.name): folder for folder in Path(package_path[0]).glob("torch_*_*")}
+    versions = sorted(builds, key=lambda version: tuple(map(int, version)))
     if builds and len(package_path) == 1:
-        newest = max(builds, key=lambda version: tuple(map(int, version)))
-        package_path.append(str(builds.get(minor(str(torch.__version__)), builds[newest])))
+        package_path.append(str(builds.get(minor(str(torch.__version__)), builds[versions[-1]])))
+    return [".".join(version) for version in versions]
 
 
-def _wrong_torch(built_with: str) -> str:
-    """Why the extension cannot be loaded beside the torch that is imported, and what to do; "" where it can."""
+def _wrong_torch(built_with: str, minors: list[str]) -> str:
+    """Why the extension cannot be loaded beside the torch that is imported, and what to do; "" where it can.
+
+    Args:
+        minors: all that the package has builds for, where those are several.
+    """
     installed, folder = str(torch.__version__), Path(torch.__file__).parent
     needed = minor(built_with)
     if minor(installed) == needed:
@@ -56,8 +61,9 @@ def _wrong_torch(built_with: str) -> str:
             return ""
         installed = f"{installed}, whose library is of torch {told},"
     wanted = ".".join(needed)
+    all_builds = f" (its wheel is for {', '.join(minors)})" if len(minors) > 1 else ""
     return (
-        f"op_tools was built with torch {built_with}, but torch {installed} is installed ({folder}). "
+        f"op_tools was built with torch {built_with}{all_builds}, but torch {installed} is installed ({folder}). "
         f"Install torch {wanted}.*: pip install 'torch=={wanted}.*', or build op_tools again with the torch that is installed: "
         "pip install --force-reinstall --no-deps . in its source folder"
     )
@@ -70,10 +76,10 @@ def check_torch(package_path: MutableSequence[str]) -> None:
     Args:
         package_path: ``op_tools.__path__``, to which the folder with the extension is added where that is not the package's own.
     """
-    _add_build(package_path)
+    minors = _add_build(package_path)
     from .._build_info import TORCH_VERSION, VERSION
 
-    problem = _wrong_torch(TORCH_VERSION)
+    problem = _wrong_torch(TORCH_VERSION, minors)
     if not problem:
         return
     command = own_command()

@@ -287,12 +287,14 @@ def test_a_wheel_for_several_torches_takes_the_build_that_fits(wheel, tmp_path):
     assert Path(file.strip()).parent == own
     assert run(scripts / "run_op_from_data", "--help", env=environment).startswith("Runs captured operator calls")
 
-    own.rename(tmp_path / own.name)  # now there is none for this torch
+    older = f"{major}.{minor - 1}"
+    own.rename(package / f"torch_{major}_{minor - 1}")  # now there is none for this torch
     for command, status in (([PYTHON, "-c", code], 1), ([PYTHON, "-m", "op_tools", "ops"], 2)):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         last = done.stderr.splitlines()[-1]
         assert done.returncode == status
-        assert f"op_tools was built with torch {other}." in last and f"pip install 'torch=={other}.*'" in last
+        assert f"op_tools was built with torch {other}." in last and f"(its wheel is for {older}, {other})" in last
+        assert f"pip install 'torch=={other}.*'" in last
 
 
 def test_the_package_alone_loads_what_a_capture_needs():
