@@ -32,18 +32,34 @@ std::string this_thread_text() {
   return text.str();
 }
 
-// A warning for each filter item that matched nothing, once per process: a scope entered at every step would repeat
-// it.
-void warn_unmatched(const ActiveHook& active) {
+// True once per process and text: a scope entered at every step would repeat a warning.
+bool is_first(const std::string& text) {
   static std::mutex* mutex = new std::mutex;
   static std::set<std::string>* logged = new std::set<std::string>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  return logged->insert(text).second;
+}
+
+// Why no call was in the wanted steps.
+void warn_steps(const ActiveHook& active) {
+  const auto& steps = active.options.steps;
+  if (!steps || steps->empty() || active.seen.load() > 0) return;
+  std::string wanted;
+  for (int64_t step : *steps) wanted += (wanted.empty() ? "steps=" : ",") + std::to_string(step);
+  if (!is_first(wanted)) return;
+  const int64_t ended = active.step.load();
+  log::warn(wanted + ": no call was in them; " +
+            (ended > 0
+                 ? std::to_string(ended) + " steps ended, the last of them is step " + std::to_string(ended - 1)
+                 : "no step ended, all calls were in step 0: the steps of torch's optimizers are seen, and step()"));
+}
+
+// A warning for each filter item that matched nothing.
+void warn_unmatched(const ActiveHook& active) {
   const auto warn = [&](const OpFilter* filter, const char* candidate, bool of_operators) {
     if (!filter) return;
     for (const OpFilter::Unmatched& item : filter->unmatched_items()) {
-      {
-        std::lock_guard<std::mutex> lock(*mutex);
-        if (!logged->insert(item.described).second) continue;
-      }
+      if (!is_first(item.described)) continue;
       log::warn(item.described + " matched no " + candidate +
                 (of_operators ? host().advice(item.text, std::string(to_string(active.options.level))) : ""));
     }
@@ -178,6 +194,7 @@ void HookScope::leave() {
   write_account();
   release_copy_memory();  // of the copies that the hook made for its calls
   warn_unmatched(*impl.active);
+  warn_steps(*impl.active);
 }
 
 bool HookScope::is_on() const {

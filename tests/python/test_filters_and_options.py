@@ -318,6 +318,31 @@ def test_item_that_matched_nothing_is_one_warning(capfd):
     )
 
 
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (3, "steps=5,6: no call was in them; 3 steps ended, the last of them is step 2"),
+        (0, "steps=5,7: no call was in them; no step ended"),
+    ],
+)
+def test_steps_that_did_not_come_are_one_warning(capfd, ended, told):
+    wanted = [5, 6] if ended else [7, 5]
+    for _ in range(2):
+        with op_tools.OpCapture(steps=wanted) as tool:
+            for _ in range(ended):
+                torch.add(torch.ones(2), 1)
+                tool.step()
+    (warning,) = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
+    assert warning.startswith(f"op_tools warning: {told}")
+
+
+def test_steps_that_came_are_no_warning(capfd):
+    with op_tools.OpCapture(steps=[1, 4]) as tool:
+        tool.step()
+        torch.add(torch.ones(2), 1)
+    assert "steps=" not in capfd.readouterr().err
+
+
 def test_capture_says_what_it_applies_saves_and_skips(capfd, log_level):
     log_level("info")
     with op_tools.OpCapture(skip="torch.add") as tool:
