@@ -1,11 +1,14 @@
 """Commands that texts of ours show for copying, and what the command line has against them."""
 
 import contextlib
+import functools
 import io
 import re
 import shlex
 
 from op_tools._commands.command_line import parser_of
+
+parser_of_command = functools.cache(parser_of)  # `run` has 300 flags; a parser parses any number of times
 
 # A variable's value in front of a command, and what starts Python; behind it all words to the end, a comment, or the next command.
 _COMMAND = re.compile(
@@ -27,7 +30,7 @@ def refused(words):
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
-            parser_of(*words[:1]).parse_args(words)
+            parser_of_command(*words[:1]).parse_args(words)
         except SystemExit as end:
             return said.getvalue().strip().splitlines()[-1] if end.code else ""
     return ""

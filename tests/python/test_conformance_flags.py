@@ -1,20 +1,19 @@
 """op-tools conformance: every flag in every stage works or is an error; every exit status of every stage."""
 
 import argparse
-import functools
 import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from printed_commands import parser_of_command
 from sample_cases import ADD, ADD_, MM, OUT, SIM, SOFTMAX, case, tensor
 
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools import _C
 from op_tools.__main__ import main
-from op_tools._commands.command_line import parser_of
 from op_tools._conformance import shard_run
 from op_tools._conformance.case import Case
 from op_tools._conformance.lists import read_list
@@ -22,7 +21,6 @@ from op_tools._conformance.mutations import mutated
 from op_tools._conformance.rows import read_rows, row_of
 from op_tools._conformance.shard_run import sampled, share_of
 
-_PARSER = functools.cache(parser_of)
 CPU = ("--device", "cpu")
 SELECTION = ("--source", "--list", "--captures", "--mine", "--fname", "--model", "--filter-dtype", "--phase", "--nhwc")
 SELECTION += ("--four-bytes", "--sample")
@@ -52,7 +50,7 @@ def changed(name):
 @pytest.fixture(autouse=True)
 def _one_parser(monkeypatch):
     """To make it takes longer than most of these commands."""
-    monkeypatch.setattr("op_tools.__main__.parser_of", _PARSER)
+    monkeypatch.setattr("op_tools.__main__.parser_of", parser_of_command)
 
 
 @pytest.fixture
@@ -128,7 +126,7 @@ def parser_of(stage):
         (actions,) = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
         return actions.choices[name]
 
-    return inner(inner(_PARSER(), "conformance"), stage)
+    return inner(inner(parser_of_command(), "conformance"), stage)
 
 
 @pytest.mark.parametrize("stage", FLAGS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import launched
-from printed_commands import refused
+from printed_commands import parser_of_command, refused
 
 import op_tools
 import op_tools.formats
@@ -20,7 +20,6 @@ import op_tools.sim_device
 import op_tools_compat.arrays
 import op_tools_compat.pytorch15
 import op_tools_compat.troubleshooter
-from op_tools._commands.command_line import parser_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -100,7 +99,7 @@ def unknown_words(program, words, build_dir):
         lines = re.findall(r"^\./dev (.+?)  ", output_of("bash", str(ROOT / "dev"), "help"), re.MULTILINE)
         return [word for word in words[:1] if word not in re.findall(r"\w+", " ".join(lines))]
     if program == "op-tools":
-        known = " ".join(flags_below(parser_of(*words[:1]), words))
+        known = " ".join(flags_below(parser_of_command(*words[:1]), words))
     else:
         known = output_of(str(build_dir / "run_op_from_data"), "--help")
     flags = []

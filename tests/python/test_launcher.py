@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PYTHON, launched
+from printed_commands import parser_of_command
 
 import op_tools
 from op_tools import __main__ as command_line
@@ -346,7 +347,7 @@ def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
 
 def given_by(*flags):
     """The tools that `op-tools run FLAGS script.py` would make."""
-    options = vars(parser_of().parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
+    options = vars(parser_of_command("run").parse_args(["run", *flags, "script.py", "--max-calls", "9"]))
     assert options["arguments"] == ["--max-calls", "9"]
     return chosen_tools(argparse.Namespace(**options))
 
@@ -518,7 +519,7 @@ def test_a_config_file_names_tools_and_options_and_everything_else_wins_over_it(
 
 
 def parsed(options):
-    options_read = parser_of().parse_args(options)
+    options_read = parser_of_command().parse_args(options)
     return options_read, read_config(options_read.config)
 
 
