@@ -59,6 +59,7 @@ CORE = (
     "test_compiled.py",
     "test_invariance.py",
     "test_wrong_torch.py",
+    "test_torch_limits.py",
 )
 HEADS = ("torch", "Python", "built", "C++ tests", "pytest core", "transparency", "files of other rows", "wrong torch")
 

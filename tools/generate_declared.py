@@ -37,15 +37,17 @@ from op_tools._base.tool_declarations import FILE as TOOLS  # noqa: E402
 from op_tools._base.tool_declarations import Option, Row  # noqa: E402
 from op_tools._base.tool_descriptions import enumerations, further_rows, hook_options, kinds  # noqa: E402
 from op_tools._torch.operator_names import other_names, torch_names  # noqa: E402
+from op_tools._torch.torch_limits import TORCH_LIMITS  # noqa: E402
 
 OPTIONS = ROOT / "op_tools" / "_base" / "declared_options.py"
 ROWS = ROOT / "op_tools" / "_base" / "declared_rows.py"
 OTHER_NAMES = ROOT / "src" / "base" / "other_names.cpp"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # In a page: <!-- options: OpCapture --> table <!-- end -->; "options: all" are those that all tools share; "tokens: Gap" an
-# enumeration of the account of a run; "arguments: conformance run, conformance gen" those of both commands.
+# enumeration of the account of a run; "arguments: conformance run, conformance gen" those of both commands; "limits: torch" those of
+# older versions of torch.
 _BLOCK = re.compile(
-    r"<!-- (options|columns|tokens|tools|variables|commands|arguments|folders): ([\w, -]+?) -->\n.*?<!-- end -->",
+    r"<!-- (options|columns|tokens|tools|variables|commands|arguments|folders|limits): ([\w, -]+?) -->\n.*?<!-- end -->",
     re.DOTALL,
 )
 _OF_OPTIONS = '''"""The options of each tool, for type checkers. Made by tools/generate_declared.py from the declarations in C++: do not edit."""
@@ -190,6 +192,11 @@ def _tokens_table(name: str) -> str:
         return _table(["word", "meaning"], [[f"`{member.name.lower()}`", member.value] for member in members])
     tokens = [[f"`{token}`", meaning] for token, meaning in core.coverage_tokens()[name]]
     return _table(["word", "meaning"], tokens)
+
+
+def _limits_table() -> str:
+    rows = [[".".join(map(str, limit.since)), limit.of, limit.text] for limit in TORCH_LIMITS]
+    return _table(["before torch", "of", "limit"], rows)
 
 
 # --- Tools, variables, commands ------------------------------------------------------------------------------------------
@@ -354,7 +361,12 @@ def _block(kind: str, name: str, page: Path, places: Mapping[tuple[str, str], Pa
     if kind == "commands":
         return _commands_table(page, places)
     tables = {"options": _options_table, "columns": _columns_table, "tokens": _tokens_table}
-    tables |= {"variables": lambda _: _variables_table(), "arguments": _arguments_table, "folders": _folders_table}
+    tables |= {
+        "limits": lambda _: _limits_table(),
+        "variables": lambda _: _variables_table(),
+        "arguments": _arguments_table,
+        "folders": _folders_table,
+    }
     return tables[kind](name)
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from .._base import core
 from .._base.core import Error, __version__, admits_module, admitted, built_with_torch, reports_memory
 from .._torch.backends import VARIABLE, import_backends, import_from_environment, modules_of, not_imported
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
+from .._torch.torch_limits import limits_of
 
 # Beginnings and parts of our variables' names: a name like these that nothing reads is a mistake.
 _OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|MEMORY|TIME|DTYPE|FALLBACK|HOOK)")
@@ -133,6 +135,12 @@ def examine() -> Findings:
     findings = Findings()
     findings.say("op_tools", f"{__version__}, built with torch {built_with_torch}")
     findings.say("torch", f"{torch.__version__}, Python {platform.python_version()}")
+    for limit in limits_of(str(torch.__version__)):
+        since = ".".join(map(str, limit.since))
+        first, *others = textwrap.wrap(f"before {since}: {limit.of} {limit.text}", 65)
+        findings.say("", first)
+        for line in others:
+            findings.say("", f"  {line}")
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         findings.say("device", "no accelerator: everything runs on the CPU")
