@@ -115,6 +115,8 @@ void bind_record(py::module_& module) {
     const py::gil_scoped_release no_gil;
     return std::make_shared<Recording>(read_recording(path));
   });
+  module.def("read_recording_header",
+             [](const py::str& path) { return to_python(read_recording_header(path_of(path))); });
   module.def(
       "recording_before_step",
       [](const Recording& run, int64_t step) { return std::make_shared<Recording>(before_step(run, step)); },

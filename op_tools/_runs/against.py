@@ -142,7 +142,7 @@ class OpAgainst(Together):
 
     def _look(self, until_step: int | None) -> None:
         b = read_recording(self._record.path)
-        rank = rank_of(b)
+        rank = rank_of(b.header)
         if rank not in self._of_a:
             raise Error(f"A has no rank {rank}")
         all_of_a = self._of_a[rank]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .._base import core
 from .._base.account import ACCOUNT, accounts_of
-from .._base.core import Error, different_op_counts, find_recordings, make_recording, read_recording
+from .._base.core import (
+    Error,
+    different_op_counts,
+    find_recordings,
+    make_recording,
+    read_recording,
+    read_recording_header,
+)
 from .._base.data_file import read_data
 from .._base.rank_text import ranks_text
 from .._tools.record import Recording, holds_recordings
@@ -25,9 +33,14 @@ PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
-def rank_of(recording: core.Recording) -> int:
-    """Of the process that a recording is of."""
-    rank = recording.header.get("rank", 0) if isinstance(recording.header, dict) else 0
+# Of pairs of calls, over all ranks, that stay in memory, at about 1.2 kB each; those of further ranks are made again when they are
+# asked for.
+_MOST_ROWS = 1_000_000
+
+
+def rank_of(header: Any) -> int:
+    """Of the process that a recording is of, by its header."""
+    rank = header.get("rank", 0) if isinstance(header, dict) else 0
     return rank if isinstance(rank, int) else 0
 
 
@@ -43,26 +56,30 @@ def _is_recording(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
-    """The recordings of a run by rank: of a folder, of a file, of a recording that was read, or of the dump of another tool.
+def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
+    """Functions that read the recordings of a run, by rank: of a folder, of a file, of a recording that was read, or of the dump of
+    another tool. Of files of OpRecord only the headers are read before.
 
     Raises:
         op_tools.Error: there is none, or two files are of the same rank.
     """
     if isinstance(run, Recording):
-        return {rank_of(run.calls._core): run.calls._core}
+        recorded = run.calls._core
+        return {rank_of(recorded.header): lambda: recorded}
     if not _is_recording(run):
-        return {rank: make_recording(rows) for rank, rows in rows_of_dump(run).items()}
-    ranks: dict[int, core.Recording] = {}
+        return {rank: partial(make_recording, rows) for rank, rows in rows_of_dump(run).items()}
+    paths: dict[int, str] = {}
     for path in find_recordings(os.fspath(run)):
-        recording = read_recording(path)
-        rank = rank_of(recording)
-        if rank in ranks:
-            raise Error(
-                f"{os.fspath(run)!s}: {ranks[rank].path} and {recording.path} are both of rank {rank}; give one of the files"
-            )
-        ranks[rank] = recording
-    return ranks
+        rank = rank_of(read_recording_header(path))
+        if rank in paths:
+            raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
+        paths[rank] = path
+    return {rank: partial(read_recording, path) for rank, path in paths.items()}
+
+
+def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
+    """The recordings of a run by rank; raises as find_run()."""
+    return {rank: read() for rank, read in find_run(run).items()}
 
 
 def rank_count(run: PathOrRecording) -> int:
@@ -72,7 +89,7 @@ def rank_count(run: PathOrRecording) -> int:
         op_tools.Error: there is none.
     """
     if isinstance(run, Recording) or not _is_recording(run):
-        return len(open_run(run))
+        return len(find_run(run))
     return len(find_recordings(os.fspath(run)))
 
 
@@ -119,11 +136,27 @@ def _incomplete(recording: core.Recording, name: str) -> list[str]:
     return lines
 
 
+def _core_comparison(
+    a: core.Recording, b: core.Recording, noise: core.Recording | None, fusions: Fusions
+) -> core.RunComparison:
+    return core.compare_runs(a, b, noise=noise, fusions=[(list(ops_a), list(ops_b)) for ops_a, ops_b in fusions])
+
+
+def _read_and_compare(
+    a: Callable[[], core.Recording],
+    b: Callable[[], core.Recording],
+    noise: Callable[[], core.Recording | None],
+    fusions: Fusions,
+) -> core.RunComparison:
+    return _core_comparison(a(), b(), noise(), fusions)
+
+
 def compare_recordings(
     a: core.Recording, b: core.Recording, noise: core.Recording | None = None, fusions: Fusions = ()
 ) -> RankComparison:
     """A process of each run."""
-    compared = core.compare_runs(a, b, noise=noise, fusions=[(list(one), list(other)) for one, other in fusions])
+    compared = _core_comparison(a, b, noise, fusions)
+    rows = RunRows(compared)
     structure = Structure(
         different_op_counts(a, b),
         _header_differences(a.header, b.header),
@@ -133,8 +166,8 @@ def compare_recordings(
     return RankComparison(
         a.path,
         b.path,
-        rank_of(a),
-        RunRows(compared),
+        rank_of(a.header),
+        rows,
         compared.counts(),
         structure,
         _incomplete(a, "A") + _incomplete(b, "B"),
@@ -142,7 +175,7 @@ def compare_recordings(
         compared.births(),
         accounts_of({"A": a, "B": b}),
         compared.is_judged,
-        compared.first,
+        None if compared.first is None else rows[compared.first],
         compared,
     )
 
@@ -174,15 +207,21 @@ def compare_runs(
     Raises:
         op_tools.Error: a path holds no recording.
     """
-    of_a, of_b = open_run(a), open_run(b)
-    of_noise = open_run(noise) if noise is not None else {}
+    of_a, of_b = find_run(a), find_run(b)
+    of_noise = find_run(noise) if noise is not None else {}
     if len(of_a) == len(of_b) == 1:  # two recordings that the user named, be they of two ranks
         of_b = dict(zip(of_a, of_b.values(), strict=True))
-    ranks = [
-        compare_recordings(of_a[rank], of_b[rank], of_noise.get(rank), fusions) for rank in sorted(of_a.keys() & of_b)
-    ]
-    if captures is not None:
-        ranks = [judged_by_values(rank, *captures) for rank in ranks]
+    ranks: list[RankComparison] = []
+    kept = 0
+    for rank in sorted(of_a.keys() & of_b):
+        read_a, read_b, read_noise = of_a[rank], of_b[rank], of_noise.get(rank, lambda: None)
+        compared = compare_recordings(read_a(), read_b(), read_noise(), fusions)
+        if captures is not None:
+            compared = judged_by_values(compared, *captures)
+        kept += len(compared.rows)
+        if kept > _MOST_ROWS and ranks:
+            compared = compared.without_rows(partial(_read_and_compare, read_a, read_b, read_noise, fusions))
+        ranks.append(compared)
     only = (("A", of_a.keys() - of_b), ("B", of_b.keys() - of_a))
     alone = [f"{ranks_text(ranks)}: only in {name}" for name, ranks in only if ranks]
     if not ranks:

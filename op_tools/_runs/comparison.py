@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
@@ -26,10 +26,31 @@ _STRUCTURE = 3  # lines of a rank that is not described
 _RANKS = 3  # that are described, each with another first divergence
 
 
+class ComparedAgain:
+    """A comparison that is made again when something of it is asked for: those of a thousand ranks do not fit into memory. The last that
+    was made stays."""
+
+    _last: ClassVar[tuple[ComparedAgain, RunComparison] | None] = None
+
+    def __init__(self, make: Callable[[], RunComparison], rows: int) -> None:
+        self._make = make
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getattr__(self, name: str) -> Any:
+        last = ComparedAgain._last
+        if last is None or last[0] is not self:
+            ComparedAgain._last = None  # before the next takes its place in memory
+            last = ComparedAgain._last = (self, self._make())
+        return getattr(last[1], name)
+
+
 class RunRows(Sequence[RunRow]):
     """The rows of a comparison. Each is made when it is asked for: there may be a million."""
 
-    def __init__(self, comparison: RunComparison) -> None:
+    def __init__(self, comparison: RunComparison | ComparedAgain) -> None:
         self._found = comparison
 
     def __len__(self) -> int:
@@ -99,13 +120,13 @@ class RankComparison(Result):
     is_judged: bool = True
     """False: nothing was named, but most rows were not compared, or are calls of a single run whose results go into no call
     that both make."""
-    _first: int | None = None
+    _first: RunRow | None = None
     _found: Any = field(default=None, compare=False)
 
     @property
     def first(self) -> RunRow | None:
         """The first row in which a difference was born; None where the runs agree."""
-        return None if self._first is None else self.rows[self._first]
+        return self._first
 
     @property
     def unseen(self) -> list[str]:
@@ -131,7 +152,12 @@ class RankComparison(Result):
     @property
     def chain(self) -> list[RunRow]:
         """The longest way that the first difference took: from row to row along the producers."""
-        return [] if self._first is None else [self.rows[row] for row in self._found.chain(self._first)]
+        return [] if self._first is None else [self.rows[row] for row in self._found.chain(self._first.row)]
+
+    def without_rows(self, make: Callable[[], RunComparison]) -> RankComparison:
+        """The same, with rows that `make` gives again when they are asked for."""
+        again = ComparedAgain(make, len(self.rows))
+        return dataclasses.replace(self, rows=RunRows(again), _found=again)
 
     def worst(self, verdict: str = CallVerdict.BORN) -> list[RunRow]:
         """The rows with a verdict, the largest share of its limit first.

@@ -289,7 +289,7 @@ def judged_by_values(rank: RankComparison, capture_a: _Folder, capture_b: _Folde
     """
     of_a, of_b = ({one.id: one.path for one in captured_calls(folder)} for folder in (capture_a, capture_b))
     first = _first_wrong(rank, of_a, of_b)
-    return rank if first is None else dataclasses.replace(rank, _first=first)
+    return rank if first is None else dataclasses.replace(rank, _first=rank.rows[first])
 
 
 def _first_wrong(rank: RankComparison, of_a: dict[int, str], of_b: dict[int, str]) -> int | None:

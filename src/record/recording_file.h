@@ -57,6 +57,9 @@ OP_TOOLS_API void write_recording(const Recording& recording, const std::string&
 // it is no recording; a damaged or unfinished file is read up to the damage (Recording::complete).
 OP_TOOLS_API Recording read_recording(const std::string& path);
 
+// The header alone, without notes that came later: of a file of op_tools its first block is read. Throws as above.
+OP_TOOLS_API Value read_recording_header(const std::string& path);
+
 // The files of a folder (or the file itself), sorted by rank. Throws Error when there is none.
 OP_TOOLS_API std::vector<std::string> find_recordings(const std::string& path);
 

@@ -306,14 +306,10 @@ uint64_t rank_in(const std::string& path) {
                   : std::numeric_limits<uint64_t>::max();
 }
 
-Recording read_any(const std::string& path) {
-  Source source(path);
-  Recording recording;
-  recording.path = path;
-  recording.strings.emplace_back();
-  recording.lists.emplace_back();
+// The first block; nothing where the file has lines of JSON.
+std::optional<Value> first_block(Source& source, const std::string& path) {
   const std::string magic = source.take(std::min<uint64_t>(source.left(), kMagic.size()));
-  if (magic.starts_with('{')) return read_json_lines(path);
+  if (magic.starts_with('{')) return std::nullopt;
   if (magic != kMagic) {
     throw Error(path + ": byte 0: no recording of op_tools, or a recording of another version");
   }
@@ -322,13 +318,25 @@ Recording read_any(const std::string& path) {
     const std::optional<std::string> header = next_block(source, &kind);
     require(header.has_value(), "the header is cut off");
     require(kind == kHeader, "the first block is no header");
-    recording.header = value_of_json(*header);
-    require(recording.header.is<Dict>(), "the header is no JSON object");
+    Value facts = value_of_json(*header);
+    require(facts.is<Dict>(), "the header is no JSON object");
+    return facts;
   } catch (const Damage& damage) {
     throw Error(path + ": byte " + std::to_string(kMagic.size()) + ": " + damage.problem);
   } catch (const Error& error) {
     throw Error(path + ": byte " + std::to_string(kMagic.size() + sizeof(BlockHead)) + ": " + error.what());
   }
+}
+
+Recording read_any(const std::string& path) {
+  Source source(path);
+  std::optional<Value> header = first_block(source, path);
+  if (!header) return read_json_lines(path);
+  Recording recording;
+  recording.path = path;
+  recording.header = *std::move(header);
+  recording.strings.emplace_back();
+  recording.lists.emplace_back();
   add_blocks(source, recording);
   leave_out_doubts(recording);
   return recording;
@@ -343,6 +351,12 @@ Recording read_recording(const std::string& path) {
     set_fact(recording.header, kEndedEarly, std::string(to_string(reason)));
   }
   return recording;
+}
+
+Value read_recording_header(const std::string& path) {
+  Source source(path);
+  std::optional<Value> header = first_block(source, path);
+  return header ? *std::move(header) : read_json_lines(path).header;
 }
 
 std::string_view to_string(EndedEarly reason) {

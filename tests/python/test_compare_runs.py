@@ -19,7 +19,7 @@ import op_tools._runs.judged_captures
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
 from op_tools._base.own_command import op_tools_line
-from op_tools._runs import comparison
+from op_tools._runs import compare_runs, comparison
 
 LEVELS = ["torch", "aten"]
 
@@ -357,6 +357,22 @@ def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     assert odd.op == "torch.nn.functional.relu" and odd.step == 1 and odd.finding == "other results"
     assert [row.rank for row in many.rows] == [2]
     assert main(["compare", str(tmp_path / "ranks")]) == 1
+
+
+def test_ranks_beyond_what_stays_in_memory_are_compared_again_when_they_are_asked_for(tmp_path, monkeypatch):
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        recorded(tmp_path / "a")
+        recorded(tmp_path / "b", edits={2: lambda out: out * 1.5} if rank == 1 else None)
+    whole = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    monkeypatch.setattr(compare_runs, "_MOST_ROWS", 1)
+    bounded = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    kinds = [type(rank._found).__name__ for rank in bounded.ranks]
+    assert kinds == ["RunComparison", "ComparedAgain", "ComparedAgain"]
+    assert bounded.table() == whole.table() and bounded.to_json() == whole.to_json()
+    assert bounded.verdict == whole.verdict == "differs" and [rank.first is None for rank in bounded.ranks] == [1, 0, 1]
+    assert bounded.ranks[1].chain == whole.ranks[1].chain and bounded.ranks[1].worst() == whole.ranks[1].worst()
+    assert len(bounded.ranks[2].rows) == len(whole.ranks[2].rows) == len(list(bounded.ranks[2].rows))
 
 
 def test_a_hundred_ranks_fit_on_a_page(tmp_path, monkeypatch, capsys):
