@@ -118,8 +118,8 @@ void bind_host(py::module_& module) {
         install_host(host);
       },
       py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
-      py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"), py::arg("op_tools_command"),
-      py::arg("replay_command"));
+      py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"),
+      py::arg("op_tools_command"), py::arg("replay_command"));
 }
 
 }  // namespace op_tools::python

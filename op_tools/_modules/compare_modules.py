@@ -504,7 +504,11 @@ def _written(result: ModuleComparison, output_dir: str | os.PathLike[str] | None
     try:
         root = new_folder(output_dir, FOLDER)
         unjudged = sum(row.verdict == Verdict.NOT_JUDGED for row in result.rows)
-        few = [f"{unjudged} of {len(result.rows)} results have no verdict"] if result.verdict is Verdict.NOT_JUDGED else []
+        few = (
+            [f"{unjudged} of {len(result.rows)} results have no verdict"]
+            if result.verdict is Verdict.NOT_JUDGED
+            else []
+        )
         write_rows(root / FILE, result.rows, {"verdict": result.verdict, "unseen": few, "notes": result.notes})
     except Error as error:
         log_warn(f"compare_modules: {error}")

@@ -70,4 +70,3 @@ def packed_rows(shown: Iterable[PageTable]) -> str:
     tables = [_packed_table(table, strings) for table in shown]
     content = json.dumps({"tables": tables, "strings": strings.all}, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(content.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
-

@@ -340,7 +340,9 @@ def _rows_section(tables: PageTables) -> str:
         table = shown.table
         rank = f", rank {shown.rank}" if shown.rank else ""
         title = f"{escape(shown.tool)}: {escape(table.title)}"
-        place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(shown.folder)}</span>'
+        place = (
+            f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(shown.folder)}</span>'
+        )
         thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
         chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
         chart += f'<div class="timeline" id="table-{number}-timeline"></div>' if table.timeline else ""
@@ -463,6 +465,6 @@ def _document(title: str, scripts: str, header: str, body: str) -> str:
 
 def fragment_of(part: Part) -> str:
     """The coverage and the findings of a result, for a notebook: HTML without style or script."""
-    return f"<div>{_coverage_section([part])}{_findings_section([part], PageTables([part]))}</div>".replace("<section", "<div").replace(
-        "</section", "</div"
-    )
+    return f"<div>{_coverage_section([part])}{_findings_section([part], PageTables([part]))}</div>".replace(
+        "<section", "<div"
+    ).replace("</section", "</div")

@@ -252,14 +252,20 @@ def shares_table(shares: Shares) -> str:
                     f'<rect class="share p{shares.names.index(name)}" x="{x:.1f}" width="{width:.1f}" height="12"/>'
                 )
                 x += width
-        figures = "".join(f'<td class="n">{count:,}</td>' if (count := counts.get(name)) else "<td></td>" for name in names)
+        figures = "".join(
+            f'<td class="n">{count:,}</td>' if (count := counts.get(name)) else "<td></td>" for name in names
+        )
         bar = f'<svg aria-hidden="true" width="{_BAR_WIDTH + 6}" height="12">{"".join(parts)}</svg>'
         body.append(f'<tr><th scope="row" class="code">{_escape(title)}</th>{figures}<td>{bar}</td></tr>')
     head = "".join(
         f'<th scope="col" class="n"><svg aria-hidden="true" width="10" height="10"><rect class="share p{shares.names.index(name)}" width="10" height="10"/></svg> {_escape(name)}</th>'
         for name in names
     )
-    left = f'<p class="quiet small">and {len(shares.rows) - len(shown):,} more</p>' if len(shares.rows) > len(shown) else ""
+    left = (
+        f'<p class="quiet small">and {len(shares.rows) - len(shown):,} more</p>'
+        if len(shares.rows) > len(shown)
+        else ""
+    )
     label = _escape(shares.title)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="plain shares small"><thead><tr>'

@@ -1,5 +1,5 @@
-// Commands of op_tools in messages, ready to copy: called as they can be called here (Host::own_commands()), their words
-// quoted for a shell. As op_tools/_base/own_command.py. Any thread, without a lock.
+// Commands of op_tools in messages, ready to copy: called as they can be called here (Host::own_commands()), their
+// words quoted for a shell. As op_tools/_base/own_command.py. Any thread, without a lock.
 #pragma once
 
 #include <initializer_list>

@@ -211,8 +211,8 @@ class Finder {
     }
   }
 
-  // Everything at and below a folder. `top` may be a link; those below are not followed, and are problems if calls could
-  // lie behind them that the listing lacks.
+  // Everything at and below a folder. `top` may be a link; those below are not followed, and are problems if calls
+  // could lie behind them that the listing lacks.
   void add_folders(const std::string& top) {
     std::vector<std::string> waiting{top};
     while (!waiting.empty()) {
@@ -355,8 +355,8 @@ Value read_call_file(const std::string& path) {
     try {
       return shared_bytes_of(read_pth(file, nullptr, Links::kRefused), file);
     } catch (const Error& error) {
-      throw Error(std::string("refers to bytes that it shares with other calls (dedupe): ") + error.what() +
-                  "; " + op_tools_line({"export"}) + " makes calls that stand alone");
+      throw Error(std::string("refers to bytes that it shares with other calls (dedupe): ") + error.what() + "; " +
+                  op_tools_line({"export"}) + " makes calls that stand alone");
     }
   });
   return read_pth(path, &shared, Links::kRefused);

@@ -169,8 +169,8 @@ void MemoryHook::scope_left() {
   if (!summary.root.empty()) text += "; files in " + summary.root;
   if (summary.steps < kFewestSteps) {
     text += "\n  growth was not judged: " + count_text(static_cast<size_t>(summary.steps), "step") + " ended, " +
-            std::to_string(kFewestSteps) +
-            " are needed; step() ends a step, as an optimizer's step does in " + op_tools_line({"run"});
+            std::to_string(kFewestSteps) + " are needed; step() ends a step, as an optimizer's step does in " +
+            op_tools_line({"run"});
   }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -654,7 +654,9 @@ def test_errors_in_ulp_are_a_histogram():
     }
     assert [name for name, _ in shares.rows][:5] == ["0", "0 to 1", "1 to 2", "2 to 4", "4 to 8"]
     text = page_of([part], "ULP")
-    assert text.count('class="share p0"') == 2 and 'class="share p1"' not in text  # with the sign above; none without a verdict
+    assert (
+        text.count('class="share p0"') == 2 and 'class="share p1"' not in text
+    )  # with the sign above; none without a verdict
 
 
 def test_memory_over_the_steps_says_who_holds_it(results):
@@ -673,13 +675,13 @@ def test_memory_over_the_steps_says_who_holds_it(results):
 
 def test_calls_of_each_stream_are_counted_by_their_state(results):
     (shares,) = part_of(results[0], "OpBlackBox").shares
-    assert sum(map(sum, (counts.values() for _, counts in shares.rows))) == len(
-        results[1][op_tools.OpBlackBox].rows
-    )
+    assert sum(map(sum, (counts.values() for _, counts in shares.rows))) == len(results[1][op_tools.OpBlackBox].rows)
     ended = dict.fromkeys((column.name for column in dataclasses.fields(BlackBoxRow)), "")
     ended |= {"step": 0, "id": 1, "thread": 1, "begun": 0.0, "ms": None, "number": 0}
     states = [("ended", True), ("ended", True), ("ended", False), ("failed", False), ("open", False)]
-    rows = [BlackBoxRow(**{**ended, "state": state, "done": done, "stream": "npu:0, stream 3"}) for state, done in states]
+    rows = [
+        BlackBoxRow(**{**ended, "state": state, "done": done, "stream": "npu:0, stream 3"}) for state, done in states
+    ]
     box = BlackBox("file", 7, 2, "host", "train.py", 0.0, False, False, rows=rows)
     (shares,) = black_box.part_of_boxes([box], [], Origin()).shares
     assert shares.rows == (("rank 2, process 7: npu:0, stream 3", {"done": 3, "launched": 1, "open": 1}),)
@@ -720,7 +722,9 @@ def test_modules_that_were_compared_are_shown_again(tmp_path, capsys):
     assert wrong.module == "2" and part.modules["2"].wrong and part.shares
     assert main(["show", str(tmp_path)]) == 0 and "differs: " in capsys.readouterr().out
     file = next(tmp_path.rglob("modules.jsonl"))
-    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"differs"' not in line))  # without its summary: cut off
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(keepends=True) if '"differs"' not in line)
+    )  # without its summary: cut off
     (part,) = read_parts([tmp_path])
     assert part.verdict is Verdict.NOT_JUDGED and "did not end" in part.origin.reasons[0]
     right = op_tools.compare_modules(model, on_device="sim", inputs=torch.ones(3, 4), output_dir=tmp_path / "right")
