@@ -21,7 +21,7 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
-def new_folder(output_dir: str | os.PathLike[str] | None, name: str) -> Path:
+def claim_folder(output_dir: str | os.PathLike[str] | None, name: str) -> Path:
     """A folder of its own for a run: <output_dir>/<name>/<rank>/<time>.
 
     Args:

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from .._base.core import Error, admits_module, judge_tensors, log_warn
-from .._base.result_rows import new_folder, write_rows
+from .._base.result_rows import claim_folder, write_rows
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.tool_descriptions import Names, joined
 from .._base.verdict import Verdict, verdict_of
 from .._torch.module_names import without_wrapper
 from .module_runs import ModuleCall, ModuleRun, Tensors, copied, float_dtype_of, inputs_for, model_device, run_model
-
 
 FOLDER = "op_compare_modules_result"
 FILE = "modules.jsonl"
@@ -502,7 +501,7 @@ def compare_modules(
 def _written(result: ModuleComparison, output_dir: str | os.PathLike[str] | None) -> ModuleComparison:
     """The result with its folder; without, where it cannot be written."""
     try:
-        root = new_folder(output_dir, FOLDER)
+        root = claim_folder(output_dir, FOLDER)
         unjudged = sum(row.verdict == Verdict.NOT_JUDGED for row in result.rows)
         few = (
             [f"{unjudged} of {len(result.rows)} results have no verdict"]

@@ -38,7 +38,7 @@ class PageTables:
                 groups.setdefault(key, []).append((part, table))
         for group in groups.values():
             if len(group) > _MOST_RANKS and len({part.origin.rank for part, _ in group}) > _MOST_RANKS:
-                self._add(_joined(group), [table for _, table in group])
+                self._add(_of_all_ranks(group), [table for _, table in group])
                 continue
             for part, table in group:
                 self._add(PageTable(part.tool, part.origin.rank, part.origin.folder, table), [table])
@@ -60,7 +60,7 @@ def _run_of(part: Part) -> str:
     return str(folder.parent if folder.suffix else folder)
 
 
-def _joined(group: Sequence[tuple[Part, Table]]) -> PageTable:
+def _of_all_ranks(group: Sequence[tuple[Part, Table]]) -> PageTable:
     """The rows of all, with their ranks. Each table holds its share of the rows of the page already."""
     part, first = group[0]
     titles = {table.title for _, table in group}

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from .._base.core import text_table
 from .._base.error_text import printable
 from .._base.results import short_name
-from .._base.verdict import Verdict
 from .page import figure
 from .part import Finding, Mark, Part, Table
 from .summary import commands_of_parts, kinds_by_mark, parts_by_tool, verdict_of_parts, verdict_sentence

@@ -19,7 +19,7 @@ def _bin(ulp: float) -> int:
     return min(max(1, math.ceil(math.log2(ulp)) + 1), _LARGEST + 2) if math.isfinite(ulp) else _LARGEST + 2
 
 
-def _name_of(number: int) -> str:
+def _title_of_bin(number: int) -> str:
     if number < 2:
         return "0 to 1" if number else "0"
     low = 2 ** (number - 2)
@@ -44,5 +44,5 @@ class UlpHistograms:
         marks = tuple(mark.value for mark in (Mark.WRONG, Mark.NOT_JUDGED, Mark.RIGHT))
         for dtype, bins in most_results[:_MOST_DTYPES]:
             numbers = range(max(bins) + 1)
-            rows = tuple((_name_of(number), bins.get(number, Counter())) for number in numbers)
+            rows = tuple((_title_of_bin(number), bins.get(number, Counter())) for number in numbers)
             yield Shares(f"Errors in units of the last place, {dtype}", "ULP", marks, rows)
