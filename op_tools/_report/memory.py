@@ -42,7 +42,7 @@ _COLUMNS = (
 )
 
 
-_MOST_HOLDERS = 5  # leaks with an area of their own
+_MOST_HOLDERS, _MOST_KINDS = 4, 3  # leaks, and kinds of other memory, with an area of their own
 
 
 class _OverSteps:
@@ -70,7 +70,12 @@ class _OverSteps:
             for step, size in figures.items():
                 self._kinds["other places that grow"][step] += size
         kinds = sorted(self._kinds.items(), key=lambda item: -max(item[1].values(), default=0))
-        areas = [(name, figures) for name, figures in [*kinds, *leaks[:_MOST_HOLDERS]] if any(figures.values())]
+        others: dict[int, int] = defaultdict(int)
+        for _, figures in kinds[_MOST_KINDS:]:
+            for step, size in figures.items():
+                others[step] += size
+        shown = [*kinds[:_MOST_KINDS], ("all other memory", others), *leaks[:_MOST_HOLDERS]]
+        areas = [(name, figures) for name, figures in shown if any(figures.values())]
         steps = sorted({step for _, figures in areas for step in figures})
         if len(steps) < 2:
             return []

@@ -25,7 +25,7 @@ _MOST_GRID_ROWS = 60
 _MOST_DEPTH, _BAR = 12, 20  # of a flame graph: rows, and pixels of each
 _MOST_BARS = 400
 _LETTER = 6.6  # pixels, about
-_AREAS = 6  # fills of report.css
+_AREAS = 8  # fills of report.css
 _BAR_WIDTH, _MOST_SHARES = 240, 40  # of a bar of shares: pixels; rows
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of series: a reader need not tell colours
 

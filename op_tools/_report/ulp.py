@@ -43,6 +43,10 @@ class UlpHistograms:
         most_results = sorted(self._by_dtype.items(), key=lambda item: -sum(map(Counter.total, item[1].values())))
         marks = tuple(mark.value for mark in (Mark.WRONG, Mark.NOT_JUDGED, Mark.RIGHT))
         for dtype, bins in most_results[:_MOST_DTYPES]:
-            numbers = range(max(bins) + 1)
-            rows = tuple((_title_of_bin(number), bins.get(number, Counter())) for number in numbers)
-            yield Shares(f"Errors in units of the last place, {dtype}", "ULP", marks, rows)
+            rows: list[tuple[str, Counter[str]]] = []
+            for number in range(max(bins) + 1):
+                if number in bins:
+                    rows.append((_title_of_bin(number), bins[number]))
+                elif rows and rows[-1][1]:
+                    rows.append(("...", Counter()))  # for all bins without a result up to the next
+            yield Shares(f"Errors in units of the last place, {dtype}", "ULP", marks, tuple(rows))
