@@ -1,7 +1,7 @@
 """Output of a run of 200 training steps under each tool of `op-tools run`: lines that are printed, files, their bytes, and the time of
 the steps as a multiple of the time without a tool.
 
-    run_output.py [--package FOLDER] [--steps 200]
+    ./dev bench run_output [--package FOLDER] [--steps 200] [--quick]
 
 A network of two layers trains on the simulated device, of which two operators are wrong in each step, and a third makes NaN. The lines of
 another version: --package names a checkout that is built.
@@ -9,13 +9,14 @@ another version: --package names a checkout that is built.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from _measure import arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = {
@@ -79,16 +80,17 @@ def measured(package: Path, words: tuple[str, ...], steps: int) -> tuple[int, in
 
 def main() -> None:
     """Prints the rows of a table."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = arguments(__doc__)
     options.add_argument("--package", type=Path, default=ROOT)
     options.add_argument("--steps", type=int, default=200)
     chosen = options.parse_args()
+    rounds = 1 if chosen.quick else 2
     without = 0.0
     print("| tool | lines | files | MB | time |\n|---|---|---|---|---|", flush=True)
     for tool, more in TOOLS.items():
         words = (tool, *more) if tool.startswith("--") else ()
         lines, files, size, seconds = min(
-            (measured(chosen.package, words, chosen.steps) for _ in range(2)), key=lambda row: row[-1]
+            (measured(chosen.package, words, chosen.steps) for _ in range(rounds)), key=lambda row: row[-1]
         )
         without = without or seconds
         print(f"| `{tool}` | {lines:,} | {files:,} | {size / 1e6:.2f} | {seconds / without:.2f} |", flush=True)
