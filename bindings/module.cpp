@@ -157,6 +157,9 @@ void bind_files(py::module_& module) {
     for (const auto& call : stored.calls) calls.append(call_summary(*call));
     return py::make_tuple(calls, texts_of(stored.problems), stored.shared_bytes);
   });
+  module.def("claim_run_folder", [](const std::string& output_dir, const std::string& name) {
+    return claim_run_folder(output_dir, name, distributed_rank());
+  });
   module.def("export_calls", [](const std::string& from, const std::string& to) {
     std::vector<std::string> problems;
     const size_t exported = export_calls(from, to, &problems);

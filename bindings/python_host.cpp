@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/host.h"
@@ -48,6 +49,9 @@ class PythonHost final : public Host {
 
   StackDump stack_dump() override { return &dump_stacks; }
 
+  const OwnCommands& own_commands() override { return own_commands_; }
+  void set_own_commands(OwnCommands commands) { own_commands_ = std::move(commands); }
+
   bool is_of_program(const std::exception& caught) override { return python::is_of_program(caught); }
 
   std::shared_ptr<void> quiet() override {
@@ -83,6 +87,8 @@ class PythonHost final : public Host {
   }
 
  private:
+  OwnCommands own_commands_;  // before the host is installed; nothing changes it afterwards
+
   static bool answer(const py::handle& function, Value* value) {
     if (!Py_IsInitialized() || !PyGILState_GetThisThreadState()) return false;
     const py::gil_scoped_acquire gil;
@@ -102,15 +108,18 @@ void bind_host(py::module_& module) {
   module.def(
       "install_host",
       [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
-         py::function program_start, py::function count_flops, py::function advice) {
+         py::function program_start, py::function count_flops, py::function advice, std::string op_tools_command,
+         std::string replay_command) {
         g_functions = {is_from_outside.release(), module_path.release(),   named_tensors.release(),
                        program_facts.release(),   program_start.release(), count_flops.release(),
                        advice.release()};
         static auto* const host = new PythonHost;  // leaked, like the functions
+        host->set_own_commands({std::move(op_tools_command), std::move(replay_command)});
         install_host(host);
       },
       py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
-      py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"));
+      py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"),
+      py::arg("op_tools_command"), py::arg("replay_command"));
 }
 
 }  // namespace op_tools::python

@@ -80,12 +80,28 @@ for _ in range(6):
 """
 
 
+LEAK = """\
+import torch
+import op_tools.sim_device
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)).to("sim")
+optimizer = torch.optim.Adam(model.parameters())
+losses = []
+for _ in range(24):
+    result = model(torch.randn(16, 64).to("sim"))
+    losses.append(result.square().mean(0) * 2)
+    optimizer.zero_grad()
+    losses[-1].sum().backward(retain_graph=True)
+    optimizer.step()
+"""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A report of real runs, and the part of it that is shown."""
 
     commands: tuple[str, ...]
-    """Of op-tools, in a new folder with train.py; a word FAULTS=... in front plants faults."""
+    """Of op-tools, in a new folder with train.py; words FAULTS=... and ROUNDING=1 in front are for the simulated device."""
     shown: str = ""
     """XPath of an element; the top of the page without it."""
     script: str = "train.py"
@@ -128,6 +144,12 @@ PICTURES = {
         _block("Operators and dtypes"),
     ),
     "report_nan": Picture(("run --overflow train.py",), "//section[@id='findings']", NAN, "A NaN"),
+    "report_memory": Picture(
+        ("run --memory train.py",), _block("Memory over the steps, and who holds it"), LEAK, "A list that keeps graphs"
+    ),
+    "report_ulp": Picture(
+        (f"ROUNDING=1 FAULTS={_TWO} run --autocompare train.py",), _block("Errors in units of the last place, float32")
+    ),
     "report_bits": Picture(("FAULTS=every_second:ops=addmm run --invariance train.py",), "//section[@id='findings']"),
 }
 
@@ -138,8 +160,10 @@ def _make_page(folder: Path, picture: Picture) -> Path:
     (folder / "train.py").write_text(script)
     for command in picture.commands:
         words = shlex.split(command)
-        faults = words.pop(0).partition("=")[2] if words[0].startswith("FAULTS=") else ""
-        environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": faults, "OP_TOOLS_LOG_LEVEL": "error"}
+        environment = {**os.environ, "OP_TOOLS_SIM_FAULTS": "", "OP_TOOLS_LOG_LEVEL": "error"}
+        while "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            environment[f"OP_TOOLS_SIM_{name}"] = value
         done = subprocess.run([sys.executable, "-m", "op_tools", *words], cwd=folder, env=environment, check=False)
         if done.returncode not in (0, 1, 2):
             raise SystemExit(f"{command}: status {done.returncode}")

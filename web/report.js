@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import { Timeline } from "./timeline.js";
 
 const ROW_HEIGHT = 28; // pixels, as in report.css
-const MOST_CHOICES = 400; // values of a column in a menu
+const MOST_CHOICES = 2000; // values of a column in a menu: the ranks of a large run, too
 const CHART_PARTS = 1000; // of a chart's x axis
 const WAIT = 120; // milliseconds after the last key, before a filter is applied
 

@@ -59,7 +59,7 @@ export class Timeline {
       button("−", "Zoom out", () => this.zoom(ZOOM * ZOOM)),
       button("All", "Show all", () => this.show(this.first, this.last)),
     );
-    place.append(element("h4", {}, "Timeline by thread and device"), tools, this.canvas, this.state);
+    place.append(element("h3", {}, "Timeline by thread and device"), tools, this.canvas, this.state);
     this.listen();
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
   }

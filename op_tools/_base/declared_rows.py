@@ -329,6 +329,10 @@ class MemoryRow:
     """The first step in which it allocated."""
     last_step: int
     """The last step in which it allocated."""
+    bytes_at_steps: list[int]
+    """Bytes that were allocated when a step had ended: after `step_distance` steps, twice as many, ...."""
+    step_distance: int
+    """Steps from each of these figures to the next."""
     freed_by: str
     """The operator in which the last block was freed, or between which."""
     stack: str

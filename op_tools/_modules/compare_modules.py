@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from .._base.core import Error, admits_module, judge_tensors
+from .._base.core import Error, admits_module, judge_tensors, log_warn
+from .._base.result_rows import claim_folder, write_rows
 from .._base.results import DEFAULT_ROWS, Result, Shown, sorted_rows, text_table, worded
 from .._base.tool_descriptions import Names, joined
 from .._base.verdict import Verdict, verdict_of
 from .._torch.module_names import without_wrapper
 from .module_runs import ModuleCall, ModuleRun, Tensors, copied, float_dtype_of, inputs_for, model_device, run_model
+
+FOLDER = "op_compare_modules_result"
+FILE = "modules.jsonl"
+"""In a folder of FOLDER."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class ModuleComparison(Result):
     """A row per tensor, in the order of the computation."""
     notes: list[str] = field(default_factory=list)
     """Tensors that could not be compared, and why."""
+    root: str = ""
+    """Folder of the files; "" if nothing was written."""
 
     @property
     def verdict(self) -> Verdict:
@@ -443,6 +451,8 @@ def compare_modules(
     golden: bool = True,
     nan_equal: bool = True,
     seed: int = 0,
+    files: bool = True,
+    output_dir: str | os.PathLike[str] | None = None,
 ) -> ModuleComparison:
     """Runs two versions of a model on the same inputs and compares the results of each module, forward and backward.
 
@@ -466,6 +476,8 @@ def compare_modules(
         golden: also run a copy in float64 on the CPU, which separates wrong modules from rounding.
         nan_equal: NaN equals NaN.
         seed: seed of all random numbers.
+        files: write the rows to modules.jsonl in a folder op_compare_modules_result/<rank>/<time>, for `op-tools report`.
+        output_dir: the folder in which that folder is made. None: OP_TOOLS_OUTPUT_DIR, else the working directory.
 
     Returns:
         a row per module, call and tensor, in the order of the computation.
@@ -482,4 +494,22 @@ def compare_modules(
     notes = _differing_parameters(model_a, other)
     runner = _Runner(_args_and_kwargs(inputs), joined(modules) or "", loss, gradients, seed)
     sides, of_runs = _runs(runner, model_a, other, method, golden, nan_equal)
-    return ModuleComparison(_judged_rows(sides), list(dict.fromkeys([*notes, *of_runs])))
+    result = ModuleComparison(_judged_rows(sides), list(dict.fromkeys([*notes, *of_runs])))
+    return _written(result, output_dir) if files else result
+
+
+def _written(result: ModuleComparison, output_dir: str | os.PathLike[str] | None) -> ModuleComparison:
+    """The result with its folder; without, where it cannot be written."""
+    try:
+        root = claim_folder(output_dir, FOLDER)
+        unjudged = sum(row.verdict == Verdict.NOT_JUDGED for row in result.rows)
+        few = (
+            [f"{unjudged} of {len(result.rows)} results have no verdict"]
+            if result.verdict is Verdict.NOT_JUDGED
+            else []
+        )
+        write_rows(root / FILE, result.rows, {"verdict": result.verdict, "unseen": few, "notes": result.notes})
+    except Error as error:
+        log_warn(f"compare_modules: {error}")
+        return result
+    return replace(result, root=str(root))

@@ -24,6 +24,7 @@ from .part import (
     text_of,
 )
 from .replay_commands import commands_of_findings
+from .ulp import UlpHistograms
 
 FILE = "autocompare.jsonl"
 _COLUMNS = (
@@ -78,6 +79,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     table = Table("Comparisons", _COLUMNS, chart=Chart("Errors over the calls", "call", "of limit", is_log=True))
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
+    errors = UlpHistograms()
     for row in rows:
         verdict = text_of(row, "verdict")
         counts[verdict] += 1
@@ -94,6 +96,8 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
             reason = text_of(row, "reason")
             findings.add(Mark.NOT_JUDGED, row, text=reason, line="source", apart=text_of(row, "not_judged"))
         judged = verdict != Verdict.NOT_JUDGED
+        mark = Mark.WRONG if is_wrong else Mark.RIGHT if judged else Mark.NOT_JUDGED
+        errors.add(dtype_of(row), number_of(row, "max_ulp") if judged else None, mark)
         table.add(
             (
                 verdict,
@@ -117,6 +121,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
             is_wrong=is_wrong,
         )
     part.tables.append(table)
+    part.shares = list(errors.pictures())
     wrong, unjudged = counts[Verdict.DIFFERS], counts[Verdict.NOT_JUDGED]
     part.facts = [("wrong", f"{wrong:,}"), ("right", f"{counts[Verdict.AGREES]:,}"), ("not judged", f"{unjudged:,}")]
     children = origin.account.children_wrong if origin.account else 0

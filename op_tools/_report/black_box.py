@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from .._base.own_command import op_tools_line
 from .._base.verdict import Verdict
 from .._tools.black_box_file import BlackBox
 from .._tools.black_boxes import read_black_boxes, show_black_boxes, verdict_of_boxes
-from .part import Column, Command, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
+from .part import Column, Command, FindingsOf, Mark, Origin, Part, Shares, Table, integer_of, number_of, short, text_of
 
 _COLUMNS = (
     Column("state", is_choice=True),
@@ -28,6 +29,7 @@ _COLUMNS = (
     Column("line"),
 )
 _MOST_LINES = 4
+_STATES = ("open", "launched", "done")  # of a call on a stream: in it, returned and not known to be done, done
 
 
 def part_of_folder(folder: Path, origin: Origin) -> Part:
@@ -47,9 +49,13 @@ def part_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str], origin: Or
     part = Part("OpBlackBox", origin)
     table = Table("The last calls of each thread", _COLUMNS)
     findings = FindingsOf(part)
+    streams: dict[str, Counter[str]] = {}
     for box in boxes:
         for row in map(asdict, box.rows):
             is_open = row["state"] == "open" and not box.closed
+            stream = f"rank {box.rank}, process {box.pid}: {text_of(row, 'stream') or 'no stream'}"
+            state = "open" if is_open else "done" if row["done"] or row["state"] != "ended" else "launched"
+            streams.setdefault(stream, Counter())[state] += 1
             for place in part.place(text_of(row, "module"), text_of(row, "line")):
                 place.calls += 1
                 place.wrong += is_open
@@ -71,6 +77,9 @@ def part_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str], origin: Or
                 is_wrong=is_open,
             )
     part.tables.append(table)
+    if streams:
+        least_done = sorted(streams.items(), key=lambda item: (-item[1]["open"], -item[1]["launched"], item[0]))
+        part.shares = [Shares("Calls of each stream", "stream", _STATES, tuple(least_done))]
     origin.gaps += problems
     origin.gaps += [lack.value for box in boxes for lack in box.lacks]
     died = any(box.open and not box.alive and not box.closed for box in boxes)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.verdict import verdict_of
-from .part import Column, FindingsOf, Mark, Origin, Part, Table, bytes_text, integer_of, number_of, short, text_of
+from .part import (
+    Column,
+    Curve,
+    FindingsOf,
+    Mark,
+    Origin,
+    Part,
+    Series,
+    Table,
+    bytes_text,
+    integer_of,
+    number_of,
+    short,
+    text_of,
+)
 
 FILE = "memory.jsonl"
 LEAKS_FILE = "leaks.jsonl"
@@ -28,6 +42,47 @@ _COLUMNS = (
 )
 
 
+_MOST_HOLDERS, _MOST_KINDS = 4, 3  # leaks, and kinds of other memory, with an area of their own
+
+
+class _OverSteps:
+    """Bytes at the ends of steps by who holds them: each leak, and the kinds of all other memory."""
+
+    def __init__(self) -> None:
+        self._leaks: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._kinds: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, row: Mapping[str, Any], *, holder: str, leaks: bool) -> None:
+        """A place, with its figures at the ends of steps; a row of an older version has none."""
+        figures, distance = row.get("bytes_at_steps"), integer_of(row, "step_distance") or 1
+        if not isinstance(figures, list):
+            return
+        device = text_of(row, "device")
+        name = f"{text_of(row, 'op')}, {text_of(row, 'line')}" + (f", held by {holder}" if holder else "")
+        areas = self._leaks[f"{name} ({device})"] if leaks else self._kinds[f"{text_of(row, 'kind')} on {device}"]
+        for number, size in enumerate(figures, 1):
+            areas[distance * number] += size if isinstance(size, int) and not isinstance(size, bool) else 0
+
+    def curves(self) -> list[Curve]:
+        """A picture, where two steps ended at least."""
+        leaks = sorted(self._leaks.items(), key=lambda item: -max(item[1].values(), default=0))
+        for _, figures in leaks[_MOST_HOLDERS:]:
+            for step, size in figures.items():
+                self._kinds["other places that grow"][step] += size
+        kinds = sorted(self._kinds.items(), key=lambda item: -max(item[1].values(), default=0))
+        others: dict[int, int] = defaultdict(int)
+        for _, figures in kinds[_MOST_KINDS:]:
+            for step, size in figures.items():
+                others[step] += size
+        shown = [*kinds[:_MOST_KINDS], ("all other memory", others), *leaks[:_MOST_HOLDERS]]
+        areas = [(name, figures) for name, figures in shown if any(figures.values())]
+        steps = sorted({step for _, figures in areas for step in figures})
+        if len(steps) < 2:
+            return []
+        series = (Series(name, tuple((step, float(figures[step])) for step in steps)) for name, figures in areas)
+        return [Curve("Memory over the steps, and who holds it", "step", tuple(series), (), True)]
+
+
 def part_of_rows(
     rows: Iterable[Mapping[str, Any]],
     origin: Origin,
@@ -43,15 +98,17 @@ def part_of_rows(
         for leak in leaks
     }
     at_peak: Counter[str] = Counter()
+    over_steps = _OverSteps()
     for row in rows:
         is_wrong = row.get("leaks") is True
+        holder = held_by.get((text_of(row, "op"), text_of(row, "module"), text_of(row, "line")), "")
+        over_steps.add(row, holder=holder, leaks=is_wrong)
         at_peak[f"{text_of(row, 'kind')} on {text_of(row, 'device')}"] += integer_of(row, "peak_bytes") or 0
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.calls += integer_of(row, "allocations") or 0
             place.wrong += is_wrong
             place.alive_bytes += integer_of(row, "alive_bytes") or 0
         if is_wrong:
-            holder = held_by.get((text_of(row, "op"), text_of(row, "module"), text_of(row, "line")), "")
             text = f"grows with the steps; held by {holder}" if holder else "grows with the steps"
             first_step = {"step": row.get("first_step")}
             growing.add(Mark.WRONG, {**row, **first_step}, text=text, worst=number_of(row, "growth"))
@@ -75,6 +132,7 @@ def part_of_rows(
         written.add(Mark.WRONG, row, text=text, worst=number_of(row, "bytes"))
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.wrong += 1
+    part.curves = over_steps.curves()
     part.bars = [(kind, float(size), bytes_text(size)) for kind, size in at_peak.most_common() if size]
     part.bars_title = "Memory at the peak"
     children = origin.account.children_wrong if origin.account else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Coverage, Error
+from .._base.result_rows import no_link
 from .._base.verdict import Verdict
 from .._runs.comparison import RunsComparison
 from .._tools.autocompare import CompareResult
@@ -19,7 +20,6 @@ from .._tools.time_measure import TimeResult
 from . import autocompare, black_box, comparisons, invariance, memory, overflow, plain_rows, timing
 from .page import fragment_of, page_of
 from .part import MOST_ROWS, Origin, Part
-from .row_files import no_link
 from .scan import part_of_run
 
 

@@ -7,11 +7,11 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from .part import Part, Table
+from .page_tables import PageTable
 
 
 class _Strings:
@@ -39,7 +39,8 @@ def _json_number(value: Any) -> Any:
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]:
+def _packed_table(shown: PageTable, strings: _Strings) -> dict[str, Any]:
+    table = shown.table
     rows = table.marked_rows
     columns = []
     for number, column in enumerate(table.columns):
@@ -48,7 +49,7 @@ def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]
         columns.append(
             {"title": column.title, "number": column.is_number, "choice": column.is_choice, "values": values}
         )
-    names = [part.tool, part.origin.rank, table.title]
+    names = [shown.tool, shown.rank, table.title]
     packed: dict[str, Any] = {
         "title": table.title,
         "file": re.sub(r"[^a-z0-9]+", "-", " ".join(filter(None, names)).lower()).strip("-"),
@@ -63,18 +64,9 @@ def _packed_table(part: Part, table: Table, strings: _Strings) -> dict[str, Any]
     return packed
 
 
-def packed_rows(parts: Iterable[Part]) -> str:
-    """The tables of all parts. Equal rows give equal text: there is no time in it."""
+def packed_rows(shown: Iterable[PageTable]) -> str:
+    """The tables of a page. Equal rows give equal text: there is no time in it."""
     strings = _Strings()
-    tables = [_packed_table(part, table, strings) for part in parts for table in part.tables]
+    tables = [_packed_table(table, strings) for table in shown]
     content = json.dumps({"tables": tables, "strings": strings.all}, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(content.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
-
-
-def table_numbers(parts: Sequence[Part]) -> list[int]:
-    """The number of each part's first table."""
-    numbers, count = [], 0
-    for part in parts:
-        numbers.append(count)
-        count += len(part.tables)
-    return numbers

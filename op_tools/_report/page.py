@@ -16,9 +16,10 @@ from pathlib import Path
 
 from .._base.error_text import printable
 from .._base.verdict import Verdict
-from .packed import packed_rows, table_numbers
+from .packed import packed_rows
+from .page_tables import PageTables
 from .part import Finding, Mark, Part, Place, Table, bytes_text
-from .pictures import curve_svg, flame_svg, grid_table, steps_svg
+from .pictures import curve_svg, flame_svg, grid_table, shares_table, steps_svg
 from .summary import (
     Kind,
     Module,
@@ -26,6 +27,7 @@ from .summary import (
     kinds_by_mark,
     lines_of_parts,
     module_tree,
+    parts_by_tool,
     verdict_of_parts,
     verdict_sentence,
 )
@@ -33,10 +35,12 @@ from .summary import (
 GENERATED = '<meta name="generator" content="op-tools report">'
 """By this a page of ours is known."""
 _MOST_FINDINGS = 100  # of a mark, in a table
-_MOST_ROWS = 30  # of a table, without JavaScript
+_MOST_ROWS, _FEWEST_ROWS, _MOST_ROWS_OF_ALL = 30, 3, 1_500  # without JavaScript: of a table, and of all tables
 _MOST_LINES = 20
+_MOST_COMMANDS = 40
 _MOST_MODULES = 1_000
 _MOST_RANKS = 4  # in a line of the findings
+_MOST_RANKS_COVERED = 16  # of a tool, whose coverage is shown rank by rank
 _MOST_TEXT = 300  # characters of a reason
 _SPARKS = 24  # bars of a sparkline
 _CLASSES = {Mark.WRONG: "wrong", Mark.NOT_JUDGED: "open", Mark.NOTE: "note", Mark.RIGHT: "right"}
@@ -95,26 +99,29 @@ def _cards(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> 
 # --- Sections ---------------------------------------------------------------------------------------------------------------
 
 
+def _coverage_of(part: Part) -> list[tuple[str, str]]:
+    looked_at = "".join(f"<div>{escape(line.partition(': ')[2])}</div>" for line in part.origin.looked_at)
+    facts = ", ".join(f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts)
+    gaps = "".join(f"<li>{escape(reason)}</li>" for reason in part.origin.reasons)
+    if not part.origin.account and not gaps:
+        looked_at = '<div class="quiet">its files have no account of what was not looked at</div>'
+    return [
+        ("op tool", escape(part.tool)),
+        ("", _verdict_mark(part.verdict)),
+        ("", escape(facts)),
+        ("", f"<div>{looked_at}{gaps and f'<ul class=gaps>{gaps}</ul>'}</div>"),
+        ("n", escape(part.origin.rank)),
+        ("code small", _broken(part.origin.folder)),
+    ]
+
+
 def _coverage_section(parts: Sequence[Part]) -> str:
     rows = []
-    for part in parts:
-        looked_at = "".join(f"<div>{escape(line.partition(': ')[2])}</div>" for line in part.origin.looked_at)
-        facts = ", ".join(
-            f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts
-        )
-        gaps = "".join(f"<li>{escape(reason)}</li>" for reason in part.origin.reasons)
-        if not part.origin.account and not gaps:
-            looked_at = '<div class="quiet">its files have no account of what was not looked at</div>'
-        rows.append(
-            [
-                ("op tool", escape(part.tool)),
-                ("", _verdict_mark(part.verdict)),
-                ("", escape(facts)),
-                ("", f"<div>{looked_at}{gaps and f'<ul class=gaps>{gaps}</ul>'}</div>"),
-                ("n", escape(part.origin.rank)),
-                ("code small", _broken(part.origin.folder)),
-            ]
-        )
+    for tool, shown, others in parts_by_tool(parts, _MOST_RANKS_COVERED):
+        rows += [_coverage_of(part) for part in shown]
+        lines = "".join(f"<div>{escape(line)}</div>" for line in others)
+        if lines:
+            rows.append([("op tool", escape(tool)), *[("", "")] * 2, ("", f"<div>{lines}</div>"), *[("", "")] * 2])
     titles = ("tool", "verdict", "figures", "looked at, and not", "rank", "folder")
     texts = "".join(f"<h3>{escape(part.tool)}</h3><pre>{escape(part.text)}</pre>" for part in parts if part.text)
     return _section("coverage", "What was looked at, and what was not", _cards(titles, rows) + texts)
@@ -140,21 +147,22 @@ def _sparkline(finding: Finding) -> str:
     return f'<svg class="{name}" role="img" aria-label="{label}" width="{4 * len(bars)}" height="16"><title>{label}</title>{rects}</svg>'
 
 
-def _link_to_rows(finding: Finding, text: str, number: int, part: Part) -> str:
+def _link_to_rows(finding: Finding, text: str, part: Part, tables: PageTables) -> str:
     """A link that shows the rows of a finding alone."""
     if not part.tables:
         return text
-    titles = {column.title for column in part.tables[finding.table].columns}
-    wanted = {name: getattr(finding, name) for name in ("op", "phase", "module") if name in titles}
+    number = tables.number_of(part, finding.table)
+    titles = {column.title for column in tables.all[number].table.columns}
+    wanted = {name: getattr(finding, name) for name in ("op", "phase", "module", "rank") if name in titles}
     choice = escape(json.dumps({"table": number, **wanted}))
     return f'<a href="#table-{number}" data-filter="{choice}">{text}</a>'
 
 
-def _finding_row(kind: Kind, parts: Sequence[Part], numbers: Sequence[int]) -> list[tuple[str, str]]:
+def _finding_row(kind: Kind, parts: Sequence[Part], tables: PageTables) -> list[tuple[str, str]]:
     finding = kind.finding
     links = [
-        _link_to_rows(source, f"{source.count:,}", numbers[number] + source.table, parts[number])
-        for number, source in kind.sources
+        _link_to_rows(source, f"{source.count:,}", parts[number], tables)
+        for number, source in kind.sources[: _MOST_RANKS + 1]
     ]
     count = links[0]
     if len(links) > 1:
@@ -162,7 +170,7 @@ def _finding_row(kind: Kind, parts: Sequence[Part], numbers: Sequence[int]) -> l
             f"<div>rank {escape(source.rank)}: {link}</div>"
             for link, (_, source) in zip(links[:_MOST_RANKS], kind.sources, strict=False)
         )
-        left = f"<div>and {len(links) - _MOST_RANKS} more</div>" if len(links) > _MOST_RANKS else ""
+        left = f"<div>and {len(kind.sources) - _MOST_RANKS:,} more</div>" if len(links) > _MOST_RANKS else ""
         count = f"<div>{finding.count:,}<div class='small quiet'>{''.join(of_ranks)}{left}</div></div>"
     worst = f"{figure(finding.worst)} {escape(finding.unit)}" if finding.worst is not None else ""
     module = f'<span class="code">{_broken(finding.module)}</span>' if finding.module else ""
@@ -185,15 +193,14 @@ def _finding_row(kind: Kind, parts: Sequence[Part], numbers: Sequence[int]) -> l
 _FINDING_TITLES = ("mark", "operator, module, line", "rows", "first step", "by step", "worst", "why", "tool")
 
 
-def _findings_section(parts: Sequence[Part]) -> str:
-    numbers = table_numbers(parts)
+def _findings_section(parts: Sequence[Part], tables: PageTables) -> str:
     content = []
     by_mark = kinds_by_mark(parts)
     for mark, kinds in by_mark.items():
         if not kinds:
             continue
         shown = kinds[:_MOST_FINDINGS]
-        rows = (_finding_row(kind, parts, numbers) for kind in shown)
+        rows = (_finding_row(kind, parts, tables) for kind in shown)
         table = f'<div class="scroll">{_cards(_FINDING_TITLES, rows)}</div>'
         if len(kinds) > len(shown):
             table += f'<p class="quiet">and {len(kinds) - len(shown):,} more; the rows below have all</p>'
@@ -250,8 +257,10 @@ def _where_section(parts: Sequence[Part]) -> str:
 
 
 def _bars_section(parts: Sequence[Part]) -> str:
+    drawn = [part for _, shown, _ in parts_by_tool(parts, _MOST_RANKS) for part in shown]
+    few = f'<p class="open">The pictures of single results are those of {len(drawn):,} of {len(parts):,} results: of each tool the worst ranks.</p>'
     content = []
-    for part in parts:
+    for part in drawn:
         if not part.bars:
             continue
         most = max(value for _, value, _ in part.bars) or 1.0
@@ -264,12 +273,14 @@ def _bars_section(parts: Sequence[Part]) -> str:
         title = f"<h3>{escape(part.bars_title)}</h3>{source}"
         content.append(f'<div>{title}<div class="scroll"><table class="plain bars">{rows}</table></div></div>')
     bars = f'<div class="two">{"".join(content)}</div>' if content else ""
-    pictures = _pictures(parts)
-    return _section("figures", "How much", pictures + bars) if pictures or bars else ""
+    pictures = _pictures(parts, drawn)
+    if not pictures and not bars:
+        return ""
+    return _section("figures", "How much", (few if len(drawn) < len(parts) else "") + pictures + bars)
 
 
-def _pictures(parts: Sequence[Part]) -> str:
-    """Curves and grids of the parts; operators over steps, and the time of modules, of all parts."""
+def _pictures(parts: Sequence[Part], drawn: Sequence[Part]) -> str:
+    """Curves and grids of `drawn`; operators over steps, and the time of modules, of all parts."""
     content = []
 
     def add(title: str, picture: str, source: str = "") -> None:
@@ -277,12 +288,15 @@ def _pictures(parts: Sequence[Part]) -> str:
             place = f'<p class="quiet small code">{_broken(source)}</p>' if source else ""
             content.append(f"<div><h3>{escape(title)}</h3>{place}{picture}</div>")
 
-    for part in parts:
+    for part in drawn:
         for curve in part.curves:
             add(curve.title, curve_svg(curve), part.origin.folder)
     add("Wrong rows over the steps", steps_svg(kinds_by_mark(parts)[Mark.WRONG]))
-    add("Time by module", flame_svg(module_tree(parts)))
-    for part in parts:
+    root = module_tree(parts)
+    add("Time by module" if root.place.self_ms else "Rows by module", flame_svg(root))
+    for part in drawn:
+        for shares in part.shares:
+            add(shares.title, shares_table(shares), part.origin.folder)
         for grid in part.grids:
             add(grid.title, grid_table(grid), part.origin.folder)
     return "".join(content)
@@ -292,24 +306,26 @@ def _next_section(parts: Sequence[Part]) -> str:
     commands = {command.text: command.purpose for command in commands_of_parts(parts)}
     if not commands:
         return ""
-    lines = (
+    lines = [
         f'<div class="quiet small">{escape(purpose)}</div><div class="command"><code>{escape(text)}</code></div>'
-        for text, purpose in commands.items()
-    )
+        for text, purpose in list(commands.items())[:_MOST_COMMANDS]
+    ]
+    if len(commands) > len(lines):
+        lines.append(f'<p class="quiet">and {len(commands) - len(lines):,} more, of other results</p>')
     intro = '<p class="quiet">From the folder in which the report was made.</p>'
     return _section("next", "Next", intro + "".join(lines))
 
 
-def _first_rows(table: Table) -> str:
+def _first_rows(table: Table, most: int) -> str:
     head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in table.columns)
     body = []
-    for is_wrong, cells in table.first_rows(_MOST_ROWS):
+    for is_wrong, cells in table.first_rows(most):
         texts = (
             f'<td class="{"n" if column.is_number else "code"}">{escape(figure(cell) if column.is_number else _cut_reason(str(cell or "")))}</td>'
             for column, cell in zip(table.columns, cells, strict=True)
         )
         body.append(f"<tr{' class=wrong' if is_wrong else ''}>{''.join(texts)}</tr>")
-    count = min(table.total, _MOST_ROWS)
+    count = min(table.total, most)
     caption = f"{count:,} of {table.total:,} rows; with JavaScript all can be seen, sorted and saved."
     return (
         f'<div class="scroll without-script"><table class="plain small"><caption>{caption}</caption>'
@@ -317,21 +333,23 @@ def _first_rows(table: Table) -> str:
     )
 
 
-def _rows_section(parts: Sequence[Part]) -> str:
-    content, number = [], 0
-    for part in parts:
-        for table in part.tables:
-            rank = f", rank {part.origin.rank}" if part.origin.rank else ""
-            title = f"{escape(part.tool)}: {escape(table.title)}"
-            place = f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(part.origin.folder)}</span>'
-            thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
-            chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
-            chart += f'<div class="timeline" id="table-{number}-timeline"></div>' if table.timeline else ""
-            content.append(
-                f'<details id="table-{number}"{"" if number else " open"}><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
-                f'<div id="table-{number}-rows"></div>{_first_rows(table)}</details>'
-            )
-            number += 1
+def _rows_section(tables: PageTables) -> str:
+    content = []
+    most = max(_FEWEST_ROWS, min(_MOST_ROWS, _MOST_ROWS_OF_ALL // max(1, len(tables.all))))
+    for number, shown in enumerate(tables.all):
+        table = shown.table
+        rank = f", rank {shown.rank}" if shown.rank else ""
+        title = f"{escape(shown.tool)}: {escape(table.title)}"
+        place = (
+            f'<span class="quiet small">{counted_text(table.total, "row")}{escape(rank)} {_broken(shown.folder)}</span>'
+        )
+        thinned = f'<p class="open">{escape(table.thinned)}</p>' if table.thinned else ""
+        chart = f'<div class="chart" id="table-{number}-chart"></div>' if table.chart else ""
+        chart += f'<div class="timeline" id="table-{number}-timeline"></div>' if table.timeline else ""
+        content.append(
+            f'<details id="table-{number}"{"" if number else " open"}><summary><b>{title}</b> {place}</summary>{thinned}{chart}'
+            f'<div id="table-{number}-rows"></div>{_first_rows(table, most)}</details>'
+        )
     return _section("rows", "Rows", "".join(content)) if content else ""
 
 
@@ -381,13 +399,14 @@ def page_of(parts: Sequence[Part], title: str) -> str:
     script = _asset("page.js")
     verdict = verdict_of_parts(parts)
     mark = _MARK_OF[verdict]
+    tables = PageTables(parts)
     sections = [
         _coverage_section(parts),
-        _findings_section(parts),
+        _findings_section(parts, tables),
         _where_section(parts),
         _bars_section(parts),
         _next_section(parts),
-        _rows_section(parts),
+        _rows_section(tables),
         _limits_section(parts),
     ]
     links = "".join(
@@ -408,7 +427,7 @@ def page_of(parts: Sequence[Part], title: str) -> str:
 <main>
 {"".join(sections)}
 </main>
-<script type="application/octet-stream" id="data">{packed_rows(parts)}</script>
+<script type="application/octet-stream" id="data">{packed_rows(tables.all)}</script>
 <script>{script}</script>"""
     return _document(title, f"script-src {_hash_of(script)};", header, body)
 
@@ -446,6 +465,6 @@ def _document(title: str, scripts: str, header: str, body: str) -> str:
 
 def fragment_of(part: Part) -> str:
     """The coverage and the findings of a result, for a notebook: HTML without style or script."""
-    return f"<div>{_coverage_section([part])}{_findings_section([part])}</div>".replace("<section", "<div").replace(
-        "</section", "</div"
-    )
+    return f"<div>{_coverage_section([part])}{_findings_section([part], PageTables([part]))}</div>".replace(
+        "<section", "<div"
+    ).replace("</section", "</div")

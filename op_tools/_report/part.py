@@ -21,7 +21,7 @@ from .._base.verdict import Verdict
 
 MOST_ROWS = 100_000
 """Rows in a report; of more, an even share."""
-_FEWEST_ROWS = 200  # of a table, however many there are
+_FEWEST_ROWS = 200  # of a table, where there are few
 
 
 class Mark(str, enum.Enum):
@@ -114,6 +114,8 @@ class Curve:
     series: tuple[Series, ...]
     at: tuple[tuple[float, str], ...] = ()
     """Places of the axis, and what happened there."""
+    bytes_on_top_of_each_other: bool = False
+    """The series are parts of a sum of bytes: areas, the first at the bottom, all with points at the same x."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,19 @@ class Grid:
     """Of the rows: "operator"."""
     cells: Mapping[tuple[str, str], Counter[Mark]]
     """(row, column) -> how many rows of a table have a mark."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A bar for each row, whose parts are counts: a histogram of rows by their mark, the calls of a stream by their state."""
+
+    title: str
+    corner: str
+    """Of the rows: "ULP"."""
+    names: tuple[str, ...]
+    """Of the parts, in their order."""
+    rows: tuple[tuple[str, Mapping[str, int]], ...]
+    """A row's title, and the count of each part."""
 
 
 @dataclass
@@ -186,9 +201,11 @@ class Table:
     @property
     def thinned(self) -> str:
         """Which rows it does not hold; "" where it holds all."""
-        if self._stride == self._wrong_stride == 1:
-            return ""
         held = len(self._wrong) + len(self._others)
+        if held == self.total:
+            return ""
+        if self._stride == self._wrong_stride == 1:  # put together of tables that hold their shares
+            return f"{held:,} of {self.total:,} rows are shown: of each rank its share"
         wrong = "all that are wrong" if self._wrong_stride == 1 else f"each {self._wrong_stride}th that is wrong"
         return f"{held:,} of {self.total:,} rows are shown: {wrong}, and each {self._stride}th of the others"
 
@@ -268,6 +285,7 @@ class Part:
     bars_title: str = ""
     curves: list[Curve] = field(default_factory=list)
     grids: list[Grid] = field(default_factory=list)
+    shares: list[Shares] = field(default_factory=list)
     text: str = ""
     """Lines of the tool itself, where they say more than rows."""
 
@@ -283,7 +301,7 @@ def share_rows(parts: Iterable[Part], most: int = MOST_ROWS) -> None:
     total = sum(table.total for table in tables)
     if total > most:
         for table in tables:
-            table.hold(max(_FEWEST_ROWS, most * table.total // total))
+            table.hold(max(min(_FEWEST_ROWS, most // len(tables)), most * table.total // total))
 
 
 class FindingsOf:

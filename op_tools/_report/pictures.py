@@ -1,4 +1,5 @@
-"""Pictures of a report as SVG in the page, without script: curves of runs, operators over steps, the time of modules, operators by dtype.
+"""Pictures of a report as SVG in the page, without script: curves of runs, memory over steps, operators over steps, the time of
+modules, histograms, operators by dtype.
 
 Colours are classes of report.css, so that a picture is dark where the page is, and prints. Each has its numbers as texts beside or in it.
 """
@@ -8,10 +9,11 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from .._base.error_text import printable
-from .part import Curve, Grid, Mark, Series
+from .part import Curve, Grid, Mark, Series, Shares, bytes_text
 from .summary import Kind, Module
 
 _WIDTH, _HEIGHT = 640, 200  # pixels, of curves
@@ -23,6 +25,8 @@ _MOST_GRID_ROWS = 60
 _MOST_DEPTH, _BAR = 12, 20  # of a flame graph: rows, and pixels of each
 _MOST_BARS = 400
 _LETTER = 6.6  # pixels, about
+_AREAS = 8  # fills of report.css
+_BAR_WIDTH, _MOST_SHARES = 240, 40  # of a bar of shares: pixels; rows
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of series: a reader need not tell colours
 
 
@@ -55,11 +59,61 @@ def _polylines(series: Series, place: tuple[float, float, float, float], number:
     return "".join(lines)
 
 
+def _on_top_of_each_other(curve: Curve) -> Curve:
+    """The series, each with the sum of those before it."""
+    sums = [0.0] * len(curve.series[0].points)
+    lines = []
+    for series in curve.series:
+        sums = [low + size for low, (_, size) in zip(sums, series.points, strict=True)]
+        points = tuple((x, height) for (x, _), height in zip(series.points, sums, strict=True))
+        lines.append(Series(series.title, points))
+    return replace(curve, series=tuple(lines))
+
+
+def _areas(curve: Curve, place: tuple[float, float, float, float]) -> str:
+    """The areas below the lines of sums; the largest sum first, so that each smaller covers its part."""
+    left, width, low, high = place
+    bottom = _ABOVE + _HEIGHT
+    areas = []
+    for number, series in reversed(list(enumerate(curve.series))):
+        points = " ".join(
+            f"{_LEFT + _WIDTH * (x - left) / width:.1f},{_ABOVE + _HEIGHT * (1 - (y - low) / (high - low)):.1f}"
+            for x, y in _thinned(series.points)
+        )
+        areas.append(
+            f'<polygon class="area a{number % _AREAS}" points="{_LEFT},{bottom} {points} {_LEFT + _WIDTH},{bottom}"/>'
+        )
+    return "".join(areas)
+
+
+def _legend(curve: Curve, figure: Callable[[float], str]) -> str:
+    """The series with their first and last values."""
+    items = []
+    for number, series in enumerate(curve.series):
+        if not series.points:
+            continue
+        if curve.bytes_on_top_of_each_other:
+            sign = f'<rect class="area a{number % _AREAS}" width="30" height="8"/>'
+        else:
+            dash = _DASHES[number % len(_DASHES)]
+            sign = f'<line class="trace s{number % 4}" x1="0" x2="30" y1="4" y2="4" stroke-dasharray="{dash}"/>'
+        values = f"{figure(series.points[0][1])} to {figure(series.points[-1][1])}"
+        items.append(
+            f'<li><svg width="30" height="8" aria-hidden="true">{sign}</svg> {_escape(series.title)}: {values}</li>'
+        )
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
 def curve_svg(curve: Curve) -> str:
-    """Numbers of several runs over a common axis; "" where there are none."""
+    """Numbers of several runs over a common axis, or parts of a sum; "" where there are none."""
     finite = [(x, y) for series in curve.series for x, y in series.points if math.isfinite(y)]
     if not finite:
         return ""
+    figure = bytes_text if curve.bytes_on_top_of_each_other else _figure
+    legend = _legend(curve, figure)
+    if curve.bytes_on_top_of_each_other:
+        curve = _on_top_of_each_other(curve)
+        finite = [(x, y) for series in curve.series for x, y in series.points] + [(finite[0][0], 0.0)]
     left, right = min(x for x, _ in finite), max(x for x, _ in finite)
     low, high = min(y for _, y in finite), max(y for _, y in finite)
     width, high = right - left or 1.0, high if high > low else low + (abs(low) or 1.0)
@@ -71,26 +125,22 @@ def curve_svg(curve: Curve) -> str:
         if left <= x <= right
     )
     axes = "".join(
-        f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{_figure(value)}</text>'
+        f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{figure(value)}</text>'
         f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y:.0f}" y2="{y:.0f}"/>'
         for value, y in ((high, _ABOVE + 4.0), ((low + high) / 2, _ABOVE + _HEIGHT / 2), (low, float(bottom)))
     )
     axes += f'<text x="{_LEFT}" y="{bottom + 16}">{_escape(curve.axis)} {_figure(left)}</text>'
     axes += f'<text x="{_LEFT + _WIDTH}" y="{bottom + 16}" text-anchor="end">{_figure(right)}</text>'
     place = (left, width, low, high)
-    lines = "".join(_polylines(series, place, number) for number, series in enumerate(curve.series))
-    legend = "".join(
-        f'<li><svg width="30" height="8" aria-hidden="true"><line class="trace s{number % 4}" x1="0" x2="30" y1="4" y2="4"'
-        f' stroke-dasharray="{_DASHES[number % len(_DASHES)]}"/></svg> {_escape(series.title)}: '
-        f"{_figure(series.points[0][1])} to {_figure(series.points[-1][1])}</li>"
-        for number, series in enumerate(curve.series)
-        if series.points
-    )
+    if curve.bytes_on_top_of_each_other:
+        drawn = _areas(curve, place)
+    else:
+        drawn = "".join(_polylines(series, place, number) for number, series in enumerate(curve.series))
     title = f"{_escape(curve.title)}, {_escape(curve.axis)} {_figure(left)} to {_figure(right)}"
     size = f'viewBox="0 0 {_LEFT + _WIDTH + 8} {bottom + _BELOW}"'
     return (
         f'<figure class="picture"><svg class="curve" role="img" aria-label="{title}" {size}><title>{title}</title>'
-        f'{axes}{lines}{marks}</svg><ul class="legend">{legend}</ul></figure>'
+        f"{axes}{drawn}{marks}</svg>{legend}</figure>"
     )
 
 
@@ -142,22 +192,28 @@ def steps_svg(kinds: Iterable[Kind]) -> str:
 
 
 def flame_svg(root: Module) -> str:
-    """The modules by their time, each below its parent; by their wrong rows where no tool measured times. "" without modules."""
-    total = root.place.self_ms
+    """The modules by their time, each below its parent; by their rows where no tool measured times. "" without modules."""
+    is_time = root.place.self_ms > 0
+
+    def size_of(module: Module) -> float:
+        return module.place.self_ms if is_time else module.place.calls
+
+    total = size_of(root)
     if total <= 0 or not root.inner:
         return ""
+    unit = "ms" if is_time else "rows"
     bars: list[str] = []
     depth = 0
 
     def draw(module: Module, x: float, level: int, path: str) -> None:
         nonlocal depth
-        for inner in sorted(module.inner.values(), key=lambda inner: -inner.place.self_ms):
-            width = _WIDTH * inner.place.self_ms / total
+        for inner in sorted(module.inner.values(), key=lambda inner: -size_of(inner)):
+            width = _WIDTH * size_of(inner) / total
             if width < 1 or level >= _MOST_DEPTH or len(bars) >= _MOST_BARS:
                 break  # the others take less
             depth = max(depth, level + 1)
             name = f"{path}.{inner.name}" if path else inner.name
-            text = f"{name}: {inner.place.self_ms:.4g} ms, {100 * inner.place.self_ms / total:.1f} %"
+            text = f"{name}: {size_of(inner):.4g} {unit}, {100 * size_of(inner) / total:.1f} %"
             if inner.place.wrong:
                 text += f", {inner.place.wrong:,} wrong"
             letters = int((width - 8) / _LETTER)
@@ -172,12 +228,48 @@ def flame_svg(root: Module) -> str:
             x += width
 
     draw(root, 0.0, 0, "")
-    title = f"Time by module, {total:.4g} ms in all"
+    title = f"Flame graph: {'time' if is_time else 'rows'} by module, {total:.4g} {unit} in all"
     return (
         f'<figure class="picture"><svg class="curve" role="img" aria-label="{title}" viewBox="0 0 {_WIDTH} {depth * _BAR}">'
         f"<title>{title}</title>{''.join(bars)}</svg></figure>"
         if bars
         else ""
+    )
+
+
+def shares_table(shares: Shares) -> str:
+    """A bar for each row, whose parts are as long as their counts, with the counts beside it."""
+    shown = shares.rows[:_MOST_SHARES]
+    most = max((sum(counts.values()) for _, counts in shown), default=0) or 1
+    names = [name for name in shares.names if any(counts.get(name) for _, counts in shares.rows)]
+    body = []
+    for title, counts in shown:
+        parts, x = [], 0.0
+        for name in names:
+            if count := counts.get(name):
+                width = max(1.5, _BAR_WIDTH * count / most)
+                parts.append(
+                    f'<rect class="share p{shares.names.index(name)}" x="{x:.1f}" width="{width:.1f}" height="12"/>'
+                )
+                x += width
+        figures = "".join(
+            f'<td class="n">{count:,}</td>' if (count := counts.get(name)) else "<td></td>" for name in names
+        )
+        bar = f'<svg aria-hidden="true" width="{_BAR_WIDTH + 6}" height="12">{"".join(parts)}</svg>'
+        body.append(f'<tr><th scope="row" class="code">{_escape(title)}</th>{figures}<td>{bar}</td></tr>')
+    head = "".join(
+        f'<th scope="col" class="n"><svg aria-hidden="true" width="10" height="10"><rect class="share p{shares.names.index(name)}" width="10" height="10"/></svg> {_escape(name)}</th>'
+        for name in names
+    )
+    left = (
+        f'<p class="quiet small">and {len(shares.rows) - len(shown):,} more</p>'
+        if len(shares.rows) > len(shown)
+        else ""
+    )
+    label = _escape(shares.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="plain shares small"><thead><tr>'
+        f'<th scope="col">{_escape(shares.corner)}</th>{head}<td></td></tr></thead><tbody>{"".join(body)}</tbody></table></div>{left}'
     )
 
 

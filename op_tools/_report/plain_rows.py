@@ -10,6 +10,7 @@ from .._base.verdict import Verdict
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, number_of, text_of
 
 _NUMBERS = (int, float)
+_CHOICES = ("op", "module", "kind", "phase", "verdict", "origin", "a", "b", "dtype", "device")
 _CARRIED = (CallVerdict.CARRIED.value, "carried")
 _MARKS = {
     Verdict.DIFFERS.value: Mark.WRONG,
@@ -34,7 +35,7 @@ def part_of_rows(tool: str, rows: Iterable[Mapping[str, Any]], origin: Origin, v
     for row in rows:
         mark = mark_of(row)
         if table is None:
-            columns = [Column(name, isinstance(value, _NUMBERS)) for name, value in row.items()]
+            columns = [Column(name, isinstance(value, _NUMBERS), name in _CHOICES) for name, value in row.items()]
             table = Table("Rows", tuple(columns))
         cells = (row.get(column.title) for column in table.columns)
         table.add(

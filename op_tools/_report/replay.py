@@ -10,6 +10,7 @@ from typing import Any
 from .._base.verdict import Verdict, verdict_of
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, number_of, short, sizes_of, text_of
 from .replay_commands import commands_of_findings
+from .ulp import UlpHistograms
 
 _COLUMNS = (
     Column("verdict", is_choice=True),
@@ -52,6 +53,7 @@ def part_of_content(content: Mapping[str, Any], origin: Origin) -> Part:
     table = Table("Results that were run again", _COLUMNS)
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
+    errors = UlpHistograms()
     for call in content["calls"]:
         if not isinstance(call, dict):
             origin.gaps.append("a call of the file is damaged, and left out")
@@ -63,6 +65,7 @@ def part_of_content(content: Mapping[str, Any], origin: Origin) -> Part:
             mark = _MARKS.get(verdict, Mark.NOT_JUDGED)
             number, limit = number_of(check, "number"), number_of(check, "limit")
             fields = {"op": text_of(call, "name"), "phase": text_of(check, "part")}
+            errors.add(dtype_of(check), number_of(check, "max_ulp"), mark)
             reason = text_of(check, "explained") or text_of(check, "reason") or text_of(call, "reason")
             if mark is not Mark.RIGHT:
                 share = number / limit if number is not None and limit else None
@@ -79,6 +82,7 @@ def part_of_content(content: Mapping[str, Any], origin: Origin) -> Part:
                 is_wrong=mark is Mark.WRONG,
             )
     part.tables.append(table)
+    part.shares = list(errors.pictures())
     summary = content["summary"]
     part.facts = [
         ("calls", f"{sum(counts.values()):,}"),

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .._base.core import Error
+from .._base.result_rows import no_link
 from .part import Origin
-
-
-def no_link(path: str, flags: int) -> int:
-    """An opener that follows no symbolic link: results come from folders of others."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def is_own_file(path: Path) -> bool:

@@ -17,6 +17,7 @@ from . import (
     comparisons,
     conformance,
     invariance,
+    judged_rows,
     memory,
     observe,
     overflow,
@@ -47,6 +48,8 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
         if is_own_file(folder / name):
             origin = origin or origin_of(folder)
             return part_of_rows(json_rows(folder / name, origin), origin)
+    if (part := judged_rows.part_of_folder(folder, origin)) is not None:
+        return part
     if is_own_file(folder / overflow.FILE):
         return overflow.part_of_folder(folder, origin or origin_of(folder))
     if is_own_file(folder / timing.FILE):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
 from .._base.own_command import called_here
+from .._base.rank_text import lines_of_ranks
 from .._base.verdict import Verdict, worst
 from .part import Command, Finding, Mark, Part, Place, worst_first
 
@@ -43,6 +44,25 @@ def _tool_of_ranks(tool: str, ranks: Sequence[str]) -> str:
     if len(ranks) > 1:
         return f"{tool} of {len(ranks)} ranks"
     return f"{tool} of rank {ranks[0]}" if ranks[0] not in ("", "0") else tool
+
+
+def parts_by_tool(parts: Sequence[Part], most: int) -> Iterator[tuple[str, Sequence[Part], Sequence[str]]]:
+    """The parts of each tool. Of many ranks (`most` + 2, and more) those of `most`, the worst first, and a line for all others with the
+    same verdict and gaps."""
+    by_tool: dict[str, list[Part]] = {}
+    for part in parts:
+        by_tool.setdefault(part.tool, []).append(part)
+    for tool, of_tool in by_tool.items():
+        if len(of_tool) <= most + 1 or not all(part.origin.rank.isdigit() for part in of_tool):
+            yield tool, of_tool, []
+            continue
+        worst_parts = sorted(of_tool, key=lambda part: (part.verdict is not Verdict.DIFFERS, int(part.origin.rank)))
+        texts = [(int(part.origin.rank), _verdict_and_gaps(part)) for part in worst_parts[most:]]
+        yield tool, worst_parts[:most], lines_of_ranks(texts)
+
+
+def _verdict_and_gaps(part: Part) -> str:
+    return "; ".join([part.verdict.value if part.verdict is not None else "no verdict", *part.origin.reasons])
 
 
 def _and_list(names: Sequence[str]) -> str:

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
 from .._base.error_text import printable
-from .._base.rank_text import lines_of_ranks
 from .._base.results import short_name
-from .._base.verdict import Verdict
 from .page import figure
 from .part import Finding, Mark, Part, Table
-from .summary import commands_of_parts, kinds_by_mark, verdict_of_parts, verdict_sentence
+from .summary import commands_of_parts, kinds_by_mark, parts_by_tool, verdict_of_parts, verdict_sentence
 
 _WIDTH = 80
 _MOST_LINES = 20
@@ -111,29 +109,12 @@ def _reasons(findings: Iterable[Finding]) -> Iterator[str]:
                 yield f"  {printable(finding.line)}"
 
 
-def _urgency(part: Part) -> tuple[bool, int]:
-    return part.verdict is not Verdict.DIFFERS, int(part.origin.rank)
-
-
-def _verdict_word(part: Part) -> str:
-    return part.verdict.value if part.verdict is not None else "no verdict"
-
-
 def _blocks_of_parts(parts: Sequence[Part]) -> list[str]:
-    """Each part's lines; of a tool with many ranks those of a few, the worst first, and a line for the others with the same verdict."""
-    by_tool: dict[str, list[Part]] = {}
-    for part in parts:
-        by_tool.setdefault(part.tool, []).append(part)
+    """Each part's lines; of a tool with many ranks those of a few, and a line for the others."""
     blocks = []
-    for of_tool in by_tool.values():
-        is_many = len(of_tool) > _MOST_RANKS + 1 and all(part.origin.rank.isdigit() for part in of_tool)
-        shown, others = of_tool, list[Part]()
-        if is_many:
-            worst_first = sorted(of_tool, key=_urgency)
-            shown, others = worst_first[:_MOST_RANKS], worst_first[_MOST_RANKS:]
+    for tool, shown, others in parts_by_tool(parts, _MOST_RANKS):
         blocks += ["\n".join(_lines_of_part(part)) for part in shown]
-        texts = [(int(part.origin.rank), "; ".join([_verdict_word(part), *part.origin.reasons])) for part in others]
-        blocks += ["\n".join(_folded(f"{of_tool[0].tool}, {line}", "")) for line in lines_of_ranks(texts)]
+        blocks += ["\n".join(_folded(f"{tool}, {line}", "")) for line in others]
     return blocks
 
 

@@ -13,9 +13,10 @@ import torch
 from typing_extensions import Unpack
 
 from .._base.captured_calls import load_call
-from .._base.core import Call, Error
+from .._base.core import Call, Error, log_warn
 from .._base.declared_options import ToolOptions
 from .._base.own_command import replay_line
+from .._base.result_rows import write_rows
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.tool import Hook, HookScope, OpCapture, Tool
@@ -24,6 +25,8 @@ from .comparison import plain_name
 from .judged_captures import NOT_JUDGED, WRONG, CapturedId, ConfirmedRow, captured_calls, judged_pairs
 
 _FOLDER = "op_shadow_result"
+FILE = "shadow.jsonl"
+"""In the folder of its saved calls."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +42,8 @@ class ShadowResult(Result):
     problems: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     """Which of the program's calls were seen, and which were not."""
+    root: str = ""
+    """The folder of its files; "" if nothing was written."""
 
     @property
     def wrong(self) -> list[ConfirmedRow]:
@@ -191,8 +196,19 @@ class OpShadow(Together):
             pairs = [(a, own_calls[number]) for number, a in feeder.fed.items() if number in own_calls]
             left = sum(map(len, feeder.waiting.values()))
             account = self._tools[0].coverage()
-            self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems, account)
+            self._result = ShadowResult(judged_pairs(pairs), left, feeder.unfed, feeder.problems, account, root)
+            self._write(self._result)
         return self._result
+
+    @staticmethod
+    def _write(result: ShadowResult) -> None:
+        """So that op-tools report has it. The account of the calls is there already, the capture's."""
+        own_reasons = [reason for reason in result.unseen if reason not in result.coverage.reasons()]
+        try:
+            if result.root:
+                write_rows(Path(result.root) / FILE, result.rows, {"verdict": result.verdict, "unseen": own_reasons})
+        except Error as error:
+            log_warn(f"OpShadow: {error}")
 
     def _ended(self) -> None:
         self._result = None

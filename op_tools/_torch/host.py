@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._base.core import install_host, set_torch_function_mode
+from .._base.own_command import op_tools_line, replay_line
 from . import higher_order, mode_stack, printing
 from .compiled_mode import TorchFunctionMode
 from .flops import count_flops
@@ -23,6 +24,8 @@ def take_places() -> None:
         program_start=program_start,
         count_flops=count_flops,
         advice=advice,
+        op_tools_command=op_tools_line(),
+        replay_command=replay_line(),
     )
     set_torch_function_mode(TorchFunctionMode())
     higher_order.patch_torch()

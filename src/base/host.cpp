@@ -9,6 +9,11 @@ std::atomic<Host*> g_host{nullptr};
 
 }  // namespace
 
+const OwnCommands& Host::own_commands() {
+  static const auto* const defaults = new OwnCommands;
+  return *defaults;
+}
+
 Host& host() {
   static auto* const defaults = new Host;  // leaked: asked until the process ends
   Host* const installed = g_host.load(std::memory_order_acquire);

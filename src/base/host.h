@@ -28,9 +28,17 @@ struct Place {
   const std::string *line = nullptr, *module = nullptr;
 };
 
+// How the programs of op_tools are called here, as words of a shell (base/own_command.h).
+struct OwnCommands {
+  std::string op_tools = "op-tools", replay = "run_op_from_data";
+};
+
 class OP_TOOLS_API Host {
  public:
   virtual ~Host() = default;
+
+  // Waits for no lock: a thread asks that watches hung threads.
+  virtual const OwnCommands& own_commands();
 
   // Of every call that a tool takes, so it is one pass over the program's stack.
   virtual Place place(bool /*line*/, bool /*module*/) { return {}; }

@@ -1,6 +1,8 @@
 #include "base/run_folder.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -33,6 +35,12 @@ void make_folders(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
     make_folder(path.substr(0, slash));
   make_folder(path);
+}
+
+bool make_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return false;
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  return descriptor >= 0 && ::close(descriptor) == 0;
 }
 
 std::string claim_run_folder(const std::string& output_dir, std::string_view name, int64_t rank) {

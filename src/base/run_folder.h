@@ -18,4 +18,8 @@ OP_TOOLS_API std::string claim_run_folder(const std::string& output_dir, std::st
 OP_TOOLS_API void make_folder(const std::string& path);
 OP_TOOLS_API void make_folders(const std::string& path);
 
+// Makes an empty file, in place of a file or a symbolic link of that name: what is written to it afterwards is not
+// written to somebody else's file. False: it cannot be made (errno).
+OP_TOOLS_API bool make_file(const std::string& path);
+
 }  // namespace op_tools

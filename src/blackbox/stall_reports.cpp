@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/own_command.h"
 #include "base/text_table.h"
 #include "blackbox/stack_dump.h"
 #include "timing/stopwatch.h"
@@ -91,7 +92,7 @@ void StallReports::report(int64_t waited) {
   const std::string text = "OpBlackBox: no call has begun or ended for " + formatted("%.1f", seconds(waited)) +
                            " s: " + described(file_, *stuck);
   write_copy_and_stacks(file_, text);
-  log::warn(text + "; op-tools blackbox " + file_.path() + " shows the calls, " + file_.path() +
+  log::warn(text + "; " + op_tools_line({"blackbox", file_.path()}) + " shows the calls, " + file_.path() +
             ".stacks has the stacks, " + file_.path() + ".copy the calls as they are now");
 }
 

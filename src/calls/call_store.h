@@ -72,7 +72,8 @@ struct FoundCalls {
   uint64_t shared_bytes = 0;          // of tensors that calls share (dedupe)
 };
 // Every captured call at or below `path` (a call's folder, any folder above, a container file, or a call in a container
-// as open_call() takes it). Throws Error when path does not exist or cannot be read at all.
+// as open_call() takes it). Symbolic links below `path` are not followed: links to files of calls, and to folders that
+// are not at or below `path`, are problems. Throws Error when path does not exist or cannot be read at all.
 OP_TOOLS_API FoundCalls find_calls(const std::string& path);
 
 // The call at `path`: its folder, or ".../calls.zip!torch.Tensor.mul/9". Throws Error when a container cannot be read

@@ -10,8 +10,11 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/links.h"
+#include "base/own_command.h"
 #include "calls/call_store.h"
 #include "calls/capture_paths.h"
 #include "pth/content_store.h"
@@ -40,18 +43,18 @@ class FolderCall final : public StoredCall {
   const std::string& path() const override { return path_; }
   bool has(CallFile file, uint32_t pass) const override {
     struct stat status = {};
-    return ::stat(path_of(file, pass).c_str(), &status) == 0 && S_ISREG(status.st_mode);
+    return ::lstat(path_of(file, pass).c_str(), &status) == 0 && S_ISREG(status.st_mode);
   }
   uint64_t size(CallFile file, uint32_t pass) const override {
     const std::string path = path_of(file, pass);
     struct stat status = {};
-    if (::stat(path.c_str(), &status) != 0) fail(path, "cannot be read", errno);
+    if (::lstat(path.c_str(), &status) != 0) fail(path, "cannot be read", errno);
     return static_cast<uint64_t>(status.st_size);
   }
   Value read(CallFile file, uint32_t pass) const override { return read_call_file(path_of(file, pass)); }
   std::string read_text(CallFile file) const override {
     const std::string path = path_of(file, 0);
-    const FileSource source(path);
+    const FileSource source(path, Links::kRefused);
     try {
       return std::string(source.load(0, source.size()).bytes);
     } catch (const Error& error) {
@@ -208,16 +211,19 @@ class Finder {
     }
   }
 
-  // Everything at and below a folder. Links are followed; a folder that was seen by another way is
-  // not entered again.
+  // Everything at and below a folder. `top` may be a link; those below are not followed, and are problems if calls
+  // could lie behind them that the listing lacks.
   void add_folders(const std::string& top) {
     std::vector<std::string> waiting{top};
     while (!waiting.empty()) {
       const std::string folder = std::move(waiting.back());
       waiting.pop_back();
       struct stat status = {};
-      if (::stat(folder.c_str(), &status) != 0 || !seen_.emplace(status.st_dev, status.st_ino).second) continue;
+      if (::stat(folder.c_str(), &status) == 0) seen_.emplace(status.st_dev, status.st_ino);
       add_folder(folder, waiting, folder == top);
+    }
+    for (const auto& [path, place] : linked_folders_) {
+      if (!seen_.contains(place)) listing_.problems.push_back(path + std::string(kIsLink));
     }
   }
 
@@ -245,8 +251,10 @@ class Finder {
       if (name == "." || name == "..") continue;
       const std::string path = folder + "/" + name;
       struct stat status = {};
-      if (::stat(path.c_str(), &status) != 0) continue;  // a dangling link
-      if (S_ISDIR(status.st_mode)) {
+      if (::lstat(path.c_str(), &status) != 0) continue;  // it is gone
+      if (S_ISLNK(status.st_mode)) {
+        add_link(path, name, folder);
+      } else if (S_ISDIR(status.st_mode)) {
         waiting.push_back(path);
       } else if (name == file_name(CallFile::kInput, 0)) {
         has_input = true;
@@ -267,6 +275,17 @@ class Finder {
     }
   }
 
+  void add_link(const std::string& path, const std::string& name, const std::string& folder) {
+    struct stat status = {};
+    if (::stat(path.c_str(), &status) != 0) return;  // it leads nowhere
+    if (S_ISDIR(status.st_mode)) {
+      linked_folders_.emplace_back(path, Place{status.st_dev, status.st_ino});
+    } else if (name == file_name(CallFile::kInput, 0) || is_call_file(name) || name == kContainerName ||
+               is_shared_tensors(name, folder)) {
+      listing_.problems.push_back(path + std::string(kIsLink));
+    }
+  }
+
   void add_found_container(const std::string& path) {
     try {
       add_container(path);
@@ -284,8 +303,11 @@ class Finder {
            name == file_name(CallFile::kGradOutputs, 0) || name == file_name(CallFile::kMeta, 0);
   }
 
+  using Place = std::pair<dev_t, ino_t>;
+
   FoundCalls listing_;
-  std::set<std::pair<dev_t, ino_t>> seen_;
+  std::set<Place> seen_;
+  std::vector<std::pair<std::string, Place>> linked_folders_;
 };
 
 // Also the beginning of a zip: a container may be cut off anywhere.
@@ -331,13 +353,13 @@ Value read_call_file(const std::string& path) {
   ContentReader shared([&](const std::string& content) {
     const std::string file = call + "/../../" + tensor_file(content);
     try {
-      return shared_bytes_of(read_pth(file), file);
+      return shared_bytes_of(read_pth(file, nullptr, Links::kRefused), file);
     } catch (const Error& error) {
-      throw Error(std::string("refers to bytes that it shares with other calls (dedupe): ") + error.what() +
-                  "; op-tools export makes calls that stand alone");
+      throw Error(std::string("refers to bytes that it shares with other calls (dedupe): ") + error.what() + "; " +
+                  op_tools_line({"export"}) + " makes calls that stand alone");
     }
   });
-  return read_pth(path, &shared);
+  return read_pth(path, &shared, Links::kRefused);
 }
 
 std::unique_ptr<StoredCall> open_call(const std::string& path) {
@@ -346,8 +368,8 @@ std::unique_ptr<StoredCall> open_call(const std::string& path) {
   const auto container = std::make_shared<const Container>(path.substr(0, at + kInContainer.size() - 1));
   auto call = std::make_unique<ContainerCall>(container, path.substr(at + kInContainer.size()));
   if (!call->has(CallFile::kInput, 0)) {
-    std::string text = path + ": there is no such call in " + container->path() + "; op-tools show " +
-                       container->path() + " lists operators";
+    std::string text = path + ": there is no such call in " + container->path() + "; " +
+                       op_tools_line({"show", container->path()}) + " lists operators";
     for (const std::string& problem : container->problems()) text += "; " + problem;
     throw Error(text);
   }

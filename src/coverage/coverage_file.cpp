@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/run_folder.h"
 #include "coverage/coverage_text.h"
 #include "report/json_writer.h"
 
@@ -37,7 +38,8 @@ void write_coverage(const std::string& folder, const Coverage& account, const Va
   text += '\n';
 
   const std::string path = folder + "/coverage.json", part = path + ".part";
-  std::ofstream out(part, std::ios::binary);
+  std::ofstream out;
+  if (make_file(part)) out.open(part, std::ios::binary);
   out << text;
   out.close();
   if (!out || std::rename(part.c_str(), path.c_str()) != 0) {

@@ -11,6 +11,7 @@
 
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/own_command.h"
 #include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
@@ -168,8 +169,8 @@ void MemoryHook::scope_left() {
   if (!summary.root.empty()) text += "; files in " + summary.root;
   if (summary.steps < kFewestSteps) {
     text += "\n  growth was not judged: " + count_text(static_cast<size_t>(summary.steps), "step") + " ended, " +
-            std::to_string(kFewestSteps) +
-            " are needed; step() ends a step, as an optimizer's step does in op-tools run";
+            std::to_string(kFewestSteps) + " are needed; step() ends a step, as an optimizer's step does in " +
+            op_tools_line({"run"});
   }
   log::notice(text);
   const std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -24,6 +24,9 @@ const Columns<MemoryRow>& MemoryRow::columns() {
            "steps that allocated the memory that is still allocated, or the memory that it was made of"},
           {"first_step", &MemoryRow::first_step, "the first step in which it allocated"},
           {"last_step", &MemoryRow::last_step, "the last step in which it allocated"},
+          {"bytes_at_steps", &MemoryRow::bytes_at_steps,
+           "bytes that were allocated when a step had ended: after `step_distance` steps, twice as many, ..."},
+          {"step_distance", &MemoryRow::step_distance, "steps from each of these figures to the next"},
           {"freed_by", &MemoryRow::freed_by, "the operator in which the last block was freed, or between which"},
           {"stack", &MemoryRow::stack, "the stack of the first allocation, with backtrace=True"},
       }};

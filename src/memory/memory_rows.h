@@ -21,6 +21,8 @@ struct MemoryRow {
   double growth = 0;        // bytes per step
   int64_t birth_steps = 0;  // different steps in which living blocks were allocated
   int64_t first_step = 0, last_step = 0;
+  std::vector<int64_t> bytes_at_steps;  // alive when step_distance, 2 * step_distance, ... steps had ended
+  int64_t step_distance = 1;
   std::string freed_by;  // the last block
   std::string stack;     // with backtrace
   static const Columns<MemoryRow>& columns();

@@ -79,6 +79,8 @@ MemoryTable::Snapshot MemoryTable::snapshot(bool cpu) {
     row.birth_steps = ages.steps();
     row.leaks = verdict.leaks;
     row.growth = verdict.growth;
+    row.step_distance = places_.sample_interval();
+    for (const PlaceSample& sample : figures.history.samples) row.bytes_at_steps.push_back(sample.bytes);
     all.rows.push_back(std::move(row));
   }
   for (const DeviceState& state : devices_) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "base/links.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -66,7 +67,7 @@ class OP_TOOLS_API EncodedPth {
 // keeps `bytes`, which must then be writable, alive as long as a tensor points into them (nullptr: tensors are copied
 // out). `shared`: where bytes that lie in other files come from (pth/content_store.h); nullptr: a file that refers
 // to such is an Error.
-OP_TOOLS_API Value read_pth(const std::string& path, ContentReader* shared = nullptr);
+OP_TOOLS_API Value read_pth(const std::string& path, ContentReader* shared = nullptr, Links links = Links::kFollowed);
 OP_TOOLS_API Value read_pth(std::string_view bytes, const std::string& name,
                             std::shared_ptr<const void> owner = nullptr, ContentReader* shared = nullptr);
 

@@ -465,8 +465,8 @@ Value read_pth(std::string_view bytes, const std::string& name, std::shared_ptr<
   }
 }
 
-Value read_pth(const std::string& path, ContentReader* shared) {
-  const FileSource file(path);
+Value read_pth(const std::string& path, ContentReader* shared, Links links) {
+  const FileSource file(path, links);
   FileSource::Range whole;
   try {
     whole = file.load(0, file.size());

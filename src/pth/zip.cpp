@@ -233,7 +233,7 @@ void MemorySource::read(uint64_t position, char* out, size_t size) const {
   std::copy_n(bytes_.data() + position, size, out);
 }
 
-FileSource::FileSource(const std::string& path) : path_(path) {
+FileSource::FileSource(const std::string& path, Links links) : path_(path) {
   const auto fail = [this](int error) {
     if (fd_ >= 0) ::close(fd_);
     throw Error(path_ + ": cannot be read: " + std::strerror(error));
@@ -241,7 +241,8 @@ FileSource::FileSource(const std::string& path) : path_(path) {
   if (path.find('\0') != std::string::npos)
     throw Error(std::string(path.c_str()) + ": cannot be read: NUL in the path");
   // Without O_NONBLOCK a named pipe would wait for a writer for ever.
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefused ? O_NOFOLLOW : 0));
+  if (fd_ < 0 && errno == ELOOP && links == Links::kRefused) throw Error(path_ + std::string(kIsLink));
   struct stat status = {};
   if (fd_ < 0 || ::fstat(fd_, &status) != 0) fail(errno);
   if (S_ISDIR(status.st_mode)) fail(EISDIR);

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/links.h"
+
 namespace op_tools {
 
 // CRC-32 of `bytes`, continued from `crc`.
@@ -66,7 +68,7 @@ class MemorySource : public ByteSource {
 // An open file. Errors name the path.
 class FileSource : public ByteSource {
  public:
-  explicit FileSource(const std::string& path);
+  explicit FileSource(const std::string& path, Links links = Links::kFollowed);
   ~FileSource() override;
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;

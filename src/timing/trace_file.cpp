@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/run_folder.h"
 #include "report/json_writer.h"
 
 namespace op_tools {
@@ -27,8 +28,10 @@ constexpr int64_t kStepTrack = 0;
 
 class TraceFile {
  public:
-  TraceFile(const std::string& path, int64_t origin)
-      : path_(path), origin_(origin), out_(path + ".part", std::ios::binary | std::ios::trunc) {}
+  TraceFile(const std::string& path, int64_t origin) : path_(path), origin_(origin) {
+    const std::string part = path + ".part";
+    if (make_file(part)) out_.open(part, std::ios::binary | std::ios::trunc);
+  }
 
   void head(int64_t base_unix, const TimeRecords::Snapshot& records, TimeMode mode) {
     out_ << "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":" << base_unix

@@ -317,13 +317,26 @@ TEST_CASE("Finding copes with loops, leftovers and things that are no captures",
   store->write({"a", 2}, CallFile::kOutput, 0, call(2));
   fs::create_directory_symlink(folder.path(), store->root() + "/a/loop");
   fs::create_symlink("nowhere", store->root() + "/dangling");
+  TemporaryFolder elsewhere;
+  const auto other = CallStore::create(CaptureFormat::kFolders, elsewhere.path(), 0);
+  other->write({"b", 1}, CallFile::kInput, 0, call(1));
+  fs::create_directory_symlink(other->root(), store->root() + "/outside");
+  fs::create_directory(store->root() + "/c");
+  fs::create_symlink(other->root() + "/b/1/input.pth", store->root() + "/c/input.pth");
   write_bytes(store->root() + "/calls.zip", "rubbish");
   write_bytes(store->root() + "/notes.txt", "hello");
   const auto stored = find_calls(folder.path());
   CHECK(stored.calls.size() == 1);
-  REQUIRE(stored.problems.size() == 2);
+  REQUIRE(stored.problems.size() == 4);
   CHECK_THAT(stored.problems[0], Catch::Contains("a/2: has files of a call but no input.pth"));
-  CHECK_THAT(stored.problems[1], Catch::Contains("calls.zip: cut off"));
+  CHECK_THAT(stored.problems[1], Catch::Contains("c/input.pth: is a symbolic link"));
+  CHECK_THAT(stored.problems[2], Catch::Contains("calls.zip: cut off"));
+  CHECK_THAT(stored.problems[3], Catch::Contains("outside: is a symbolic link"));
+  CHECK_THAT(exception_text([&] { read_call_file(store->root() + "/c/input.pth"); }),
+             Catch::Contains("is a symbolic link"));
+  const auto named = folder / "named";  // by the user
+  fs::create_directory_symlink(other->root(), named);
+  CHECK(find_calls(named).calls.size() == 1);
 
   CHECK_THAT(exception_text([&] { find_calls(folder / "missing"); }),
              Catch::Contains("missing: cannot be read: No such file"));

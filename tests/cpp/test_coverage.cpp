@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "catch.h"
 #include "compare/compare_hook.h"
+#include "coverage/coverage_file.h"
 #include "coverage/coverage_text.h"
 #include "quiet_log.h"
 #include "record/record_hook.h"
@@ -221,6 +223,19 @@ TEST_CASE("the account of a run is in its report, its folder and the header of i
   const Value* account = find_key(read.header, kAccount);
   REQUIRE(account != nullptr);
   CHECK(*find_key(*account, "seen")->get_if<int64_t>() > 0);
+}
+
+TEST_CASE("An account is not written through a symbolic link", "[coverage]") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "of_others") << "theirs";
+  const std::string path = folder / "coverage.json";
+  std::filesystem::create_symlink("of_others", path + ".part");
+  std::filesystem::create_symlink("of_others", path);
+  write_coverage(folder.path(), Coverage{}, Value());
+  CHECK_FALSE(std::filesystem::is_symlink(path));
+  CHECK_FALSE(std::filesystem::exists(path + ".part"));
+  std::ifstream file(folder / "of_others");
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "theirs");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/host.h"
+#include "base/own_command.h"
 #include "base/stop_program.h"
 #include "catch.h"
 #include "quiet_log.h"
@@ -124,6 +125,19 @@ TEST_CASE("an exception that ends a hook from outside is thrown when the call is
     beside.leave();
     scope.leave();
   }
+  install_host(before);
+}
+
+TEST_CASE("commands in messages are called as the host says, and quoted for a shell", "[host]") {
+  CHECK(op_tools_line({"show", "a/b-1.zip"}) == "op-tools show a/b-1.zip");
+  CHECK(replay_line({"my calls", ""}) == "run_op_from_data 'my calls' ''");
+  struct Called final : Host {
+    const OwnCommands& own_commands() override { return commands; }
+    OwnCommands commands{"python -m op_tools", "python -m op_tools.run_op_from_data"};
+  } called;
+  Host* const before = install_host(&called);
+  CHECK(op_tools_line({"show", "it's"}) == "python -m op_tools show 'it'\"'\"'s'");
+  CHECK(replay_line({"calls", "--acc_check"}) == "python -m op_tools.run_op_from_data calls --acc_check");
   install_host(before);
 }
 

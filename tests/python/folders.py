@@ -156,7 +156,7 @@ MAY_IMPORT = {
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
     "sim_graph": set(),
     "_reduce": {"_base", "_torch", "_tools", "_bisect", "_conformance"},
-    "_report": {"_base", "_tools", "_runs", "_conformance"},
+    "_report": {"_base", "_tools", "_modules", "_runs", "_conformance"},
     "integrations": {"_base", "_tools", "_report"},
     "_diagnose": {"_base", "_bisect", "_report", "_tools"},
 }

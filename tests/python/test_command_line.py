@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PYTHON
+from conftest import PYTHON, launched
 from printed_commands import commands_in, refused
 
 from op_tools.__main__ import main
@@ -196,3 +196,32 @@ def test_declared_tools_are_those_of_the_core():
     for name, kind in described.items():
         assert declared[name].options == kind.options and declared[name].own_options == kind.own_options
         assert declared[name].flag == kind.flag and declared[name].summary
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_commands_in_messages_of_the_core_are_called_as_those_of_python(is_on_path, tmp_path):
+    """The core is told how when the package is imported."""
+    container = tmp_path / "my calls" / "calls.zip"
+    container.parent.mkdir()
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+import torch, op_tools
+from op_tools._base.core import find_calls
+with op_tools.OpCapture(output_dir={str(tmp_path)!r}, format="container") as capture:
+    torch.ones(2) + 1
+os.rename(next(iter(__import__("pathlib").Path(capture.result().root).rglob("calls.zip"))), {str(container)!r})
+try:
+    find_calls(os.fsencode({str(container)!r} + "!torch.no_such/1"))
+except op_tools.Error as error:
+    print(error)
+"""
+    if is_on_path:
+        (tmp_path / "op-tools").touch(mode=0o755)
+    done = launched("-c", program, fresh=True, PATH=str(tmp_path))
+    (told,) = [line for line in done.stdout.splitlines() if "there is no such call" in line]
+    ((name, *words),) = commands_in(told)
+    assert (name, words) == ("op-tools", ["show", str(container), "lists", "operators"])
+    assert refused(words[:2]) == ""
+    called = "op-tools" if is_on_path else f"{PYTHON} -m op_tools"
+    assert f"; {called} show '{container}' lists operators" in told

@@ -1,11 +1,14 @@
 """op-tools report: parts of all kinds of folders, the page that a browser shows, the text; nothing of the data is ever markup."""
 
 import csv
+import dataclasses
 import gzip
 import hashlib
 import html.parser
+import inspect
 import itertools
 import json
+import math
 import random
 import re
 import shlex
@@ -24,15 +27,18 @@ from printed_commands import commands_in, refused
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._base.declared_rows import BlackBoxRow
 from op_tools._base.verdict import Verdict
 from op_tools._bisect.result import BisectResult
-from op_tools._report import autocompare
+from op_tools._report import autocompare, black_box, memory
 from op_tools._report.of_result import write_page
 from op_tools._report.page import escape, page_of
 from op_tools._report.part import Column, Mark, Origin, Table, share_rows
+from op_tools._report.pictures import curve_svg
 from op_tools._report.scan import read_parts
 from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
+from op_tools._tools.black_box_file import BlackBox
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'=cmd"
 ASSETS = ROOT / "op_tools" / "_report"
@@ -628,6 +634,138 @@ def test_operators_by_dtype_and_losses_are_pictures(results, tmp_path):
     assert 'class="plain grid-of-marks small"' in text and "✓" in text
 
 
+def test_errors_in_ulp_are_a_histogram():
+    sizes = [0.0, 0.0, 0.25, 1.0, 1.5, 3.0, 4.0, 5.0, 2.0**19, 2.0**30, math.inf]
+    rows = [{"op": "op", "verdict": "agrees", "dtype": "torch.float32", "max_ulp": size} for size in sizes]
+    rows += [{**rows[5], "verdict": "differs"}, {**rows[0], "verdict": "not judged"}, {**rows[0], "max_ulp": None}]
+    rows += [{**rows[0], "dtype": "torch.int64"}, {**rows[0], "dtype": "torch.bfloat16", "max_ulp": "nan"}]
+    part = autocompare.part_of_rows(rows, Origin())
+    (shares,) = part.shares
+    assert shares.title.endswith("float32")
+    counts = {name: dict(counts) for name, counts in shares.rows if counts}
+    assert counts == {
+        "0": {"right": 2},
+        "0 to 1": {"right": 2},
+        "1 to 2": {"right": 1},
+        "2 to 4": {"wrong": 1, "right": 2},
+        "4 to 8": {"right": 1},
+        "262,144 to 524,288": {"right": 1},
+        "more than 1,048,576": {"right": 2},
+    }
+    assert [name for name, _ in shares.rows][4:] == [
+        "4 to 8",
+        "...",
+        "262,144 to 524,288",
+        "...",
+        "more than 1,048,576",
+    ]
+    text = page_of([part], "ULP")
+    assert (
+        text.count('class="share p0"') == 2 and 'class="share p1"' not in text
+    )  # with the sign above; none without a verdict
+
+
+def test_memory_over_the_steps_says_who_holds_it(results):
+    (curve,) = part_of(results[0], "OpMemoryCheck").curves
+    *kinds, leak = curve.series
+    assert "held by" in leak.title and "test_report.py" in leak.title and "mul" in leak.title
+    assert [x for x, _ in leak.points] == list(range(1, len(leak.points) + 1)) and len(leak.points) >= 7
+    growth = [after - before for (_, before), (_, after) in itertools.pairwise(leak.points)]
+    assert all(4000 <= bytes_of_step <= 4100 for bytes_of_step in growth)
+    assert all(len(series.points) == len(leak.points) for series in kinds)
+    text = curve_svg(curve)
+    assert text.count("<polygon") == len(curve.series) and "held by" in text
+    assert f"{leak.points[-1][1] / 1e3:.4g} KB" in text
+    assert memory.part_of_rows([{"kind": "other", "alive_bytes": 3}], Origin()).curves == []  # of an older version
+
+
+def test_calls_of_each_stream_are_counted_by_their_state(results):
+    (shares,) = part_of(results[0], "OpBlackBox").shares
+    assert sum(map(sum, (counts.values() for _, counts in shares.rows))) == len(results[1][op_tools.OpBlackBox].rows)
+    ended = dict.fromkeys((column.name for column in dataclasses.fields(BlackBoxRow)), "")
+    ended |= {"step": 0, "id": 1, "thread": 1, "begun": 0.0, "ms": None, "number": 0}
+    states = [("ended", True), ("ended", True), ("ended", False), ("failed", False), ("open", False)]
+    rows = [
+        BlackBoxRow(**{**ended, "state": state, "done": done, "stream": "npu:0, stream 3"}) for state, done in states
+    ]
+    box = BlackBox("file", 7, 2, "host", "train.py", 0.0, False, False, rows=rows)
+    (shares,) = black_box.part_of_boxes([box], [], Origin()).shares
+    assert shares.rows == (("rank 2, process 7: npu:0, stream 3", {"done": 3, "launched": 1, "open": 1}),)
+
+
+def test_modules_are_a_flame_graph_by_rows_where_nothing_has_times(results):
+    text = page_of([part_of(results[0], "OpAutoCompare")], "flame")
+    assert "Rows by module" in text and "Flame graph: rows by module" in text and 'class="flame bad"' in text
+    assert "Flame graph: time by module" in page_of([part_of(results[0], "OpTimeMeasure")], "flame")
+
+
+def test_tables_of_many_ranks_are_a_table_with_their_rank(results, tmp_path):
+    root = Path(results[1][op_tools.OpAutoCompare].root)
+    for rank in range(20):
+        shutil.copytree(root, tmp_path / f"{rank}" / "2026-11-27--02-43")
+    (tmp_path / "7" / "2026-11-27--02-43" / "coverage.json").unlink()
+    parts = read_parts([tmp_path])
+    text = page_of(parts, "ranks")
+    (table,) = rows_in(text)["tables"]
+    assert len(table["wrong"]) == sum(part.tables[0].total for part in parts)
+    assert table["columns"][-1]["title"] == "rank" and len(set(table["columns"][-1]["values"])) == 20
+    assert "rank&quot;: &quot;0&quot;" in text  # the rows of a finding of a rank
+    assert "<div>and 16 more</div>" in text and "coverage.json" in text
+    assert text.count("<tr") < 200  # 20 tables of 30 rows, and 20 histograms, would be 1,000
+    few = page_of(parts[:3], "ranks")
+    assert len(rows_in(few)["tables"]) == 3
+
+
+def test_modules_that_were_compared_are_shown_again(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    with sim.fault("scale", ops="addmm", call=1, scale=1.01):
+        result = op_tools.compare_modules(model, on_device="sim", inputs=torch.ones(3, 4), output_dir=tmp_path)
+    (part,) = read_parts([tmp_path])
+    assert Path(result.root).parent == tmp_path / "op_compare_modules_result" / "0"
+    assert (part.tool, part.verdict, part.tables[0].total) == ("compare_modules", Verdict.DIFFERS, len(result.rows))
+    (wrong,) = [one for one in part.findings if one.mark is Mark.WRONG]
+    assert wrong.module == "2" and part.modules["2"].wrong and part.shares
+    assert main(["show", str(tmp_path)]) == 0 and "differs: " in capsys.readouterr().out
+    file = next(tmp_path.rglob("modules.jsonl"))
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(keepends=True) if '"differs"' not in line)
+    )  # without its summary: cut off
+    (part,) = read_parts([tmp_path])
+    assert part.verdict is Verdict.NOT_JUDGED and "did not end" in part.origin.reasons[0]
+    right = op_tools.compare_modules(model, on_device="sim", inputs=torch.ones(3, 4), output_dir=tmp_path / "right")
+    (part,) = read_parts([right.root])
+    assert part.verdict is right.verdict is Verdict.AGREES and not part.findings
+    none = op_tools.compare_modules(model, on_device="sim", inputs=torch.ones(3, 4), files=False)
+    assert none.root == "" and len(list(tmp_path.rglob("modules.jsonl"))) == 2
+    (tmp_path / "file").touch()
+    lost = op_tools.compare_modules(model, on_device="sim", inputs=torch.ones(3, 4), output_dir=tmp_path / "file")
+    assert lost.root == "" and lost.ok  # it is said, and the answer stays
+
+
+def test_calls_on_captured_inputs_are_shown_again(tmp_path):
+    values = torch.linspace(-1, 1, 8)
+
+    def program():
+        on_device = values.to("sim")
+        return torch.exp(on_device), torch.tanh(on_device)
+
+    with op_tools.OpCapture(output_dir=tmp_path / "good") as capture:
+        program()
+    with (
+        sim.fault("scale", ops="exp", scale=1.5),
+        op_tools.OpShadow(capture.result().root, output_dir=tmp_path / "shadow") as shadow,
+    ):
+        program()
+    result = shadow.result()
+    (part,) = read_parts([tmp_path / "shadow"])
+    assert (part.tool, part.verdict) == ("OpShadow", Verdict.DIFFERS) and part.tables[0].total == len(result.rows)
+    (wrong,) = [one for one in part.findings if one.mark is Mark.WRONG]
+    assert wrong.op == "torch.exp" and wrong.saved == result.wrong[0].path_b
+    assert any("run_op_from_data" in command.text and "exp" in command.text for command in part.commands)
+    assert part.origin.account is not None and part.origin.looked_at
+
+
 # --- Results in memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -828,6 +966,26 @@ def test_a_finding_leads_to_its_rows(chromium, page):
     assert len(set(chromium.column("module", table))) == 1
 
 
+def test_the_guilty_line_is_at_most_three_clicks_away(chromium, tmp_path):
+    with op_tools.OpAutoCompare(output_dir=str(tmp_path)), sim.fault("scale", ops="exp", scale=2):
+        values = torch.ones(3, device="sim")
+        torch.tanh(values)
+        guilty = inspect.currentframe().f_lineno + 1
+        torch.exp(values)
+    page = tmp_path / "report.html"
+    page.write_text(page_of(read_parts([tmp_path]), "clicks"))
+    chromium.open(page)
+    chromium.click("#findings a[data-filter]")  # the first finding
+    chromium.until("document.querySelector('#table-0').open")
+    chromium.click("#table-0 .body .row")  # its first row
+    chromium.until("!document.querySelector('#table-0 dl.detail').hidden")
+    names, texts = (chromium.texts(f"#table-0 dl.detail {tag}") for tag in ("dt", "dd"))
+    row = dict(zip(names, texts, strict=True))
+    assert row["verdict"] == "differs" and row["op"] == "torch.exp"
+    assert re.search(rf"test_report\.py:{guilty} ", row["line"])
+    assert f"test_report.py:{guilty}" in chromium.texts("#findings .where .code.quiet")[0]  # without a click
+
+
 def test_rows_are_filtered_and_saved(chromium, page):
     table = number_of_table(page, "Comparisons")
     chromium.open(page)
@@ -953,7 +1111,8 @@ def test_the_page_is_accessible(chromium, results, tmp_path):
     """By the rules of axe-core: names of controls, roles, order of titles; contrast in both schemes."""
     axe_module = pytest.importorskip("axe_selenium_python", reason="axe-selenium-python is not installed")
     file = tmp_path / "report.html"
-    file.write_text(page_of(read_parts([results[0] / "OpAutoCompare"]), "accessible"))
+    folders = [results[0] / name for name in ("OpAutoCompare", "OpMemoryCheck", "OpBlackBox", "OpTimeMeasure")]
+    file.write_text(page_of(read_parts(folders), "accessible"))
     chromium.open(file)
     axe_module.Axe(chromium.web).inject()
     for scheme, options in (("light", {}), ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}})):

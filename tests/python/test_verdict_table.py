@@ -20,7 +20,13 @@ from unseen_work import in_fork, in_unfollowed_thread
 import op_tools
 import op_tools.sim_device  # makes the device "sim"
 from op_tools.__main__ import main
+from op_tools._base.verdict import status_of
 from op_tools._conformance import shard_run
+from op_tools._diagnose.conclusion import finish
+from op_tools._diagnose.program import Program
+from op_tools._diagnose.questions import QUESTIONS
+from op_tools._diagnose.runs import Ended, Run
+from op_tools._diagnose.session import Plan, Session
 from op_tools._tools.launch import status_of_tools
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -286,6 +292,38 @@ def blackbox(kind, _):
     return main(["blackbox", "box"])
 
 
+_TOOLS_OF_DIAGNOSE = {
+    "--observe": op_tools.OpObserve,
+    "--autocompare": op_tools.OpAutoCompare,
+    "--overflow": op_tools.OpOverflowCheck,
+    "--blackbox": op_tools.OpBlackBox,
+}
+
+
+def diagnose(kind, patch):
+    """Its questions that need no reference and no clock; the program runs in this process, with the tools that they name."""
+
+    def with_tools(session, name, options, _, **__):
+        folder = session.folder(name)
+        level = "aten" if "aten" in options else "torch"
+        with contextlib.ExitStack() as tools:
+            for option in [*options, "--blackbox"]:
+                if option in _TOOLS_OF_DIAGNOSE:
+                    tools.enter_context(_TOOLS_OF_DIAGNOSE[option](output_dir=folder, level=level))
+            PROGRAMS[kind]()
+        for file in folder.rglob("coverage.json") if kind == "off" else []:
+            file.write_text(json.dumps({**json.loads(file.read_text()), "off": True}))
+        return Run("train.py", str(folder), Ended.DONE, 0, 1.0, 1)
+
+    patch.setattr(Session, "with_tools", with_tools)
+    patch.setattr(Session, "report", lambda *_: None)
+    asked = [question for question in QUESTIONS if question.name in ("run", "graphs", "operators")]
+    plan = Plan(Program(("train.py",)), Path("diagnosis"), steps=3)
+    answer = Session(plan, asked, resume=False, say=lambda _: None).run(finish)
+    sys.stdout.write(answer.text())
+    return status_of(answer.verdict)
+
+
 # --- The table ----------------------------------------------------------------------------------------------------------
 
 RANKS = Never("a rank is a process")
@@ -403,6 +441,15 @@ COMMANDS = {
             "off": "cut off",
             "empty": "no call was seen",
             "full": "calls had no place in the file",
+        },
+    ),
+    "diagnose": (
+        diagnose,
+        {
+            **_OF_TOOLS,
+            "compiled": Never("it looks into graphs: `--compiled check`, then `nodes`"),
+            "no values": "results have no verdict",
+            "empty": "OpAutoCompare left no result",
         },
     ),
     "run_op_from_data": (

@@ -53,10 +53,10 @@ void prepare_device(const ReplayOptions& options) {
   const std::string type = options.device.substr(0, options.device.find(':'));
   if (type == "sim" && options.libraries.empty()) load_simulated_device();
   const std::string backend =
-      "; its backend is missing: name the shared library that registers it, --load LIBRARY, or import its package "
-      "first: "
-      "python -c \"import torch_" +
-      type + "; from op_tools.run_op_from_data import main; main()\" DIR ...";
+      "; its backend is missing: name the shared library that registers it, --load LIBRARY, or run the calls by "
+      "Python, "
+      "which imports the package: python -m op_tools.run_op_from_data --device " +
+      type + " DIR";
   try {
     const c10::Device device(options.device);
     if (device.is_cuda() && !c10::impl::hasDeviceGuardImpl(c10::kCUDA)) load_library("libtorch_cuda.so");

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/own_command.h"
 #include "base/text_table.h"
 #include "compare/check_format.h"
 #include "run_op_from_data/times.h"
@@ -347,7 +348,8 @@ void note_filter(Summary* summary) {
   for (const std::string& name : nearest(summary->filter, summary->left_out_names)) {
     near += (near.empty() ? "; did you mean " : " or ") + name;
   }
-  text += near.empty() ? "; op-tools show lists their names" : near + "? (op-tools show lists all)";
+  const std::string show = op_tools_line({"show"});
+  text += near.empty() ? "; " + show + " lists their names" : near + "? (" + show + " lists all)";
   summary->problems.push_back(std::move(text));
 }
 
