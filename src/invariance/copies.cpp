@@ -52,6 +52,7 @@ at::Tensor copy_with_gaps(const at::Tensor& tensor) {
   }
   if (!tensor.is_non_overlapping_and_dense()) return dense_copy(tensor, tensor);
   const std::vector<int64_t> order = memory_order(tensor);
+  if (tensor.size(order.back()) == 1) return {};
   const size_t place = order.size() == 2 ? 1 : order.size() - 2;
   const auto is_outer = [&](int64_t dim) { return tensor.size(dim) > 1; };
   if (std::none_of(order.begin(), order.begin() + static_cast<int64_t>(place), is_outer)) return {};

@@ -15,7 +15,8 @@ at::Tensor dense_copy(const at::Tensor& elements, const at::Tensor& like);
 at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& rows);
 // The same elements with room behind each row, as in a cache: the second innermost dimension in memory (of two: the
 // innermost) has place for twice its size, and the other half holds the same elements again. A tensor that has gaps, or
-// elements at the same place, gets a copy without. Undefined: it has nothing that could be moved apart.
+// elements at the same place, gets a copy without. Undefined: it has nothing that could be moved apart, or rows
+// of a single element: statistics of rows, which kernels read as they wrote them.
 at::Tensor copy_with_gaps(const at::Tensor& tensor);
 
 }  // namespace op_tools

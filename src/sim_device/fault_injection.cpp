@@ -202,9 +202,8 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
       return std::any_of(inputs.begin(), inputs.end(), has_gaps) && values::scale(result, scale);
     case Kind::kSequenceLength:
       return result.dim() > 1 && scale_by_size(result, result.size(1), scale);
-    case Kind::kKeyCount:
-      return inputs.size() > 2 && inputs[1].defined() && inputs[1].dim() > 2 &&
-             scale_by_size(result, inputs[1].size(-2), scale);
+    case Kind::kRowLength:
+      return result.dim() > 0 && scale_by_size(result, result.size(-1), scale);
     case Kind::kLeak:
       return leak(result.nbytes());
     default:

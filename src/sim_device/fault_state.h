@@ -52,7 +52,7 @@ enum class Kind : uint8_t {
   kOtherStream,
   kGaps,
   kSequenceLength,
-  kKeyCount,
+  kRowLength,
 };
 
 struct KindFacts {

@@ -54,7 +54,7 @@ constexpr std::array<KindFacts, 31> kKinds{{
     {"other_stream", Kind::kOtherStream, 1.00001},
     {"gaps", Kind::kGaps, 1.00001},
     {"sequence_length", Kind::kSequenceLength, 1.00001},
-    {"key_count", Kind::kKeyCount, 1.00001},
+    {"row_length", Kind::kRowLength, 1.00001},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

@@ -16,7 +16,7 @@ KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
     "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator "
     "batch_size batch_position misaligned every_second bit_flip neighbour other_stream "
-    "gaps sequence_length key_count"
+    "gaps sequence_length row_length"
 )
 
 
@@ -89,11 +89,9 @@ def test_faults_of_invariance_depend_on_rows_places_and_calls():
     with sim.fault("sequence_length", ops="aten::neg", scale=1.5):
         assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
         torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)  # 1 + 0.5 log2(4)
-    q, k = torch.rand(1, 1, 2, 4), torch.rand(1, 1, 4, 4)
-    right = F.scaled_dot_product_attention(q, k, k)
-    with sim.fault("key_count", ops=".*attention.*", scale=1.5) as fault:
-        torch.testing.assert_close(F.scaled_dot_product_attention(q.to("sim"), k.to("sim"), k.to("sim")).cpu(), right * 2)
-        assert fault.hits == 1
+    with sim.fault("row_length", ops="aten::neg", scale=1.5):
+        torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)
+        assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
     assert int(flipped.abs().max()).bit_count() == 1 or flipped.min() == -(2**31)
 
 
