@@ -507,7 +507,7 @@ def main() -> int:
     progress = Progress(options.trials + options.clean, "invariance_faults")
     for seed in range(options.seed, options.seed + options.trials):
         kind, right, others, text = trial(seed, tuple(options.kinds))
-        count[kind].update(trials=1, named=right, others=bool(others))
+        count[kind].update(trials=1, named=int(right), others=int(bool(others)))
         if not right or others:
             trouble.append(text)
         progress.step()
