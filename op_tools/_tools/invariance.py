@@ -14,7 +14,18 @@ from .._base.results import Shown, SortableResult, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
 
-_RELATIONS = ("repeat", "memory", "threads", "stream", "neighbour", "batch", "position", "strides", "sequence", "padding")
+_RELATIONS = (
+    "repeat",
+    "memory",
+    "threads",
+    "stream",
+    "neighbour",
+    "batch",
+    "position",
+    "strides",
+    "sequence",
+    "padding",
+)
 
 
 @dataclass(frozen=True)

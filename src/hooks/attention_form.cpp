@@ -15,8 +15,8 @@ struct Attention {
 };
 
 constexpr Attention kTable[] = {
-    {"scaled_dot_product_attention _scaled_dot_product_attention_math",
-     "query key value attn_mask dropout_p is_causal", "attn_mask"},
+    {"scaled_dot_product_attention _scaled_dot_product_attention_math", "query key value attn_mask dropout_p is_causal",
+     "attn_mask"},
     {"_scaled_dot_product_flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask", "attn_mask"},
     {"_scaled_dot_product_efficient_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal",
      "attn_bias"},

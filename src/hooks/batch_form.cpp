@@ -245,8 +245,7 @@ BatchForm matmul_form(const Value& args, const Value& kwargs, const std::vector<
   if (is_of_left || is_of_right) {
     form.mark(is_of_left ? left : right);
     const bool has_sequence = is_of_left && right.dim() <= 2;
-    return form.with_rows((is_of_left ? left : right).size(0), kAll, written,
-                          has_sequence ? 3 : kNever);
+    return form.with_rows((is_of_left ? left : right).size(0), kAll, written, has_sequence ? 3 : kNever);
   }
   const int64_t rows = std::max(left.size(0), right.size(0));
   for (const at::Tensor& tensor : {left, right}) {

@@ -218,8 +218,8 @@ CallInvariance::Tensors CallInvariance::batch_values() const {
   return batch;
 }
 
-// Among the rows at the places `first`, `first` + 2, ...: of the nearest that which differs from the row in most elements:
-// what leaks from an equal row, or from equal elements, changes nothing.
+// Among the rows at the places `first`, `first` + 2, ...: of the nearest that which differs from the row in most
+// elements: what leaks from an equal row, or from equal elements, changes nothing.
 int64_t CallInvariance::most_different(int64_t row, int64_t first) const {
   constexpr int64_t kNearest = 4;
   int64_t best = -1, most = -1;
@@ -249,7 +249,8 @@ void CallInvariance::ask_neighbours() {
   batch_values_ = batch_values();
   bool tried = false;
   for (const int64_t first : {0, 1}) {
-    Rows run{.text = first == 0 ? "odd rows replaced by even rows near them" : "even rows replaced by odd rows near them"};
+    Rows run{.text =
+                 first == 0 ? "odd rows replaced by even rows near them" : "even rows replaced by odd rows near them"};
     bool is_other = false;
     for (int64_t row = 0; row < form_.rows; ++row) {
       const bool stays = row % 2 == first;

@@ -74,8 +74,8 @@ struct ObservedRun {
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
 };
 
-// Those that the options want of a call on its device, in the order in which they are asked. kSequence and kPadding have
-// no verdict where a call has no second dimension with rows, or leaves out no keys.
+// Those that the options want of a call on its device, in the order in which they are asked. kSequence and kPadding
+// have no verdict where a call has no second dimension with rows, or leaves out no keys.
 std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options, bool on_cpu);
 // Of a call, or a backward pass over it, of which nothing can be asked: every relation that is wanted.
 std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
@@ -124,8 +124,9 @@ class OP_TOOLS_API CallInvariance {
   std::optional<Changed> changed(const Change& change);
   // Likewise with `extra` keys behind the last.
   std::optional<Changed> padded(const AttentionForm& form, int64_t extra);
-  // Is the relation the cause that a run has these values, or does the call not repeat (`once_more`: the same run), or did
-  // the copies of its inputs change the memory (`copied`: the program's call on copies)? False: the cause is written down.
+  // Is the relation the cause that a run has these values, or does the call not repeat (`once_more`: the same run), or
+  // did the copies of its inputs change the memory (`copied`: the program's call on copies)? False: the cause is
+  // written down.
   bool is_cause(const Variation& variation, const Tensors& values, const std::optional<Tensors>& once_more,
                 const Tensors& program, const std::optional<Tensors>& copied);
   const RelationVerdict* verdict_of(Relation relation) const;

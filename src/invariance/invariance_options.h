@@ -38,8 +38,7 @@ struct InvarianceOptions : ToolOptions {
   Option<bool> sequence{
       this,
       true,
-      {"sequence",
-       "",
+      {"sequence", "",
        "run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
 };

@@ -14,9 +14,9 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat,   Relation::kMemory,  Relation::kThreads, Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch, Relation::kPosition, Relation::kStrides,
-                                   Relation::kSequence, Relation::kPadding};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads,  Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition, Relation::kStrides,
+                                   Relation::kSequence,  Relation::kPadding};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 std::optional<std::string> unless_empty(const std::string& text) {

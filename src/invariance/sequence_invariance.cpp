@@ -80,7 +80,10 @@ std::optional<CallInvariance::Changed> CallInvariance::changed(const Change& cha
                 }
                 return at::Tensor();
               }),
-              {}, {}, {}, program_};
+              {},
+              {},
+              {},
+              program_};
   if (is_backward()) {
     run.gradients = *observed_.output_gradients;
     for (size_t i = 0; i < run.gradients->size(); ++i) {
@@ -158,9 +161,7 @@ void CallInvariance::ask_sequence() {
     variation.rightness = rightness(other->call, other->outcome, other->gradients ? &*other->gradients : nullptr);
     const std::optional<Changed> once_more = changed(run.change);
     const std::optional<Changed> copied = changed([](const at::Tensor& tensor) { return tensor; });
-    const auto values = [](const std::optional<Changed>& of) {
-      return of ? std::optional(of->values) : std::nullopt;
-    };
+    const auto values = [](const std::optional<Changed>& of) { return of ? std::optional(of->values) : std::nullopt; };
     if (!is_cause(variation, other->values, values(once_more), copied ? copied->program : program_, values(copied))) {
       return;
     }
@@ -178,7 +179,10 @@ std::optional<CallInvariance::Changed> CallInvariance::padded(const AttentionFor
                 const bool is_bool = tensor.scalar_type() == at::kBool;
                 return with_more_behind(tensor, -1, extra, is_bool ? 0 : -std::numeric_limits<double>::infinity());
               }),
-              {}, {}, {}, program_};
+              {},
+              {},
+              {},
+              program_};
   std::optional<Tensors> values = again(run.call, nullptr, &run.outcome);
   if (!values || values->size() != program_.size()) return std::nullopt;
   run.values = std::move(*values);

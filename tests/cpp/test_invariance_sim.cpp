@@ -213,7 +213,8 @@ TEST_CASE("A finding is printed with its relation, and its row has the same", "[
       {"every_second", "repeat", "aten::sqrt does not repeat its bits (4 of 8 runs are other): 48 of 48 elements"},
       {"other_stream", "stream", "aten::sqrt has other bits on another stream of the device: 48 of 48 elements"},
       {"neighbour", "neighbour",
-       "aten::sqrt has other bits beside other values in the batch (odd rows replaced by even rows near them, of 6): 16 of 24 elements in 2 of 3 rows"},
+       "aten::sqrt has other bits beside other values in the batch (odd rows replaced by even rows near them, of 6): "
+       "16 of 24 elements in 2 of 3 rows"},
       {"batch_position", "position",
        "aten::sqrt has other bits at another position of the batch (each row a place further, of 6): 48 of 48"},
       {"batch_size", "batch",
