@@ -187,12 +187,12 @@ BatchForm pointwise_form(const std::vector<at::Tensor>& tensors, const std::vect
     if (rows <= 1) rows = tensor.size(0);
   }
   // What belongs to all rows has no second dimension, or a single place in it.
-  bool has_sequence = true;
+  bool has_sequence = dims > 2;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.dim() == dims && tensor.size(0) == rows) {
       form.mark(tensor);
-    } else if (const int64_t from_end = dims - 2; tensor.dim() > from_end) {
-      has_sequence = has_sequence && tensor.size(tensor.dim() - 1 - from_end) == 1;
+    } else if (const int64_t from_end = dims - 2; has_sequence && tensor.dim() > from_end) {
+      has_sequence = tensor.size(tensor.dim() - 1 - from_end) == 1;
     }
   }
   return form.with_rows(rows, kAll, written, has_sequence ? 3 : kNever);
