@@ -38,7 +38,18 @@ OF_DIGITS = {**MODELS, "resnet": ResNet}
 HARMLESS = ("latency", "leak")  # nothing that they do is a wrong result
 # These end the process or damage its memory (tests/proofs/deaths.py), or are wrong only until the program waits for the
 # device (tests/proofs/bisect_trials.py), or right within rounding (tests/proofs/invariance_faults.py).
-OF_INVARIANCE = ("batch_size", "batch_position", "misaligned", "every_second", "bit_flip", "neighbour", "other_stream")
+OF_INVARIANCE = (
+    "batch_size",
+    "batch_position",
+    "misaligned",
+    "every_second",
+    "bit_flip",
+    "neighbour",
+    "other_stream",
+    "gaps",
+    "sequence_length",
+    "row_length",
+)
 NOT_HERE = ("crash", "hang", "out_of_bounds", "late_write", *OF_INVARIANCE)
 KINDS = tuple(kind for kind in sim.FAULT_KINDS if kind not in NOT_HERE)
 # Copies and views are how values are looked at; a fault in them is a fault of the looking.

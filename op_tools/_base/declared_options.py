@@ -238,5 +238,9 @@ class OpInvarianceOptions(ToolOptions, total=False):
     """On the CPU: run it with another number of threads, which is the whole process's meanwhile. None: OP_INVARIANCE_THREADS, else off."""
     batch: bool | None
     """Run it with other rows or other values in the batch, and with its rows at other positions. None: OP_INVARIANCE_BATCH, else on."""
+    strides: bool | None
+    """Run it with a gap behind each row of the batch in memory. None: OP_INVARIANCE_STRIDES, else on."""
+    sequence: bool | None
+    """Run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out. None: OP_INVARIANCE_SEQUENCE, else on."""
     gradients: bool | None
     """Level torch: run the backward again, too. None: OP_INVARIANCE_GRADIENTS, else on."""

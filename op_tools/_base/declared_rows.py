@@ -426,7 +426,7 @@ class InvarianceRow:
     phase: str
     """Forward or backward."""
     relation: str
-    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch."""
+    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; sequence: in another sequence; padding: with more keys that are left out."""
     transient: bool
     """Repeat: a single run of all has other bits; False: several have."""
     runs: int | None
@@ -454,7 +454,7 @@ class InvarianceRow:
     batch: int | None
     """Rows of the program's call."""
     run: str | None
-    """Neighbour, batch, position: the rows of the run with other bits."""
+    """Neighbour, batch, position, sequence, padding: the rows of the run with other bits."""
     begins: int | None
     """Batch: the smallest number of rows with other bits than fewer rows have."""
     right: str
@@ -493,10 +493,14 @@ class InvariantOp:
     """In a batch of another size."""
     position: int
     """At another position of the batch."""
-    batches: int
-    """Calls that were run with another batch and kept their bits."""
-    neighbours: int
-    """Calls that were run beside other values and kept their bits."""
+    strides: int
+    """With other gaps in memory."""
+    sequence: int
+    """In another sequence."""
+    padding: int
+    """With more keys that are left out."""
+    keeps: str
+    """The relations in which calls kept their bits, separated by blanks."""
     not_judged: int
     """Relations without a verdict."""
     transient: int

@@ -14,7 +14,18 @@ from .._base.results import Shown, SortableResult, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
 
-_RELATIONS = ("repeat", "memory", "threads", "stream", "neighbour", "batch", "position")
+_RELATIONS = (
+    "repeat",
+    "memory",
+    "threads",
+    "stream",
+    "neighbour",
+    "batch",
+    "position",
+    "strides",
+    "sequence",
+    "padding",
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +119,9 @@ class OpInvariance(Tool):
     """Runs each sampled call again where the program ran it, and compares the results bit for bit.
 
     On the same inputs (*repeat*), at another alignment in memory (*memory*), on another stream of its device (*stream*), with another
-    number of threads on the CPU (*threads*), with other values (*neighbour*) or another number of rows in the batch (*batch*), and with
-    its rows at other positions (*position*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
+    number of threads on the CPU (*threads*), with other values (*neighbour*) or another number of rows in the batch (*batch*), with
+    its rows at other positions (*position*), with gaps in memory (*strides*), with its second dimension in pieces (*sequence*), and attention
+    with more keys that its mask leaves out (*padding*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
     """
 
     _kind = "OpInvariance"

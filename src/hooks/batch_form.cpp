@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kNoDefault = std::numeric_limits<int64_t>::min();
 constexpr size_t kAll = BatchForm::kAllResults;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // as many dimensions no tensor has
 
 // A family of operators with a batch in the first dimension.
 struct Family {
@@ -139,9 +140,11 @@ class Form {
     }
   }
 
-  BatchForm with_rows(int64_t rows, size_t results, const std::vector<bool>& written) {
+  // `least`: with fewer dimensions the second has no rows.
+  BatchForm with_rows(int64_t rows, size_t results, const std::vector<bool>& written, int64_t least = kNever) {
     form_.rows = rows;
     form_.results = results;
+    form_.sequence = second_dimension(least);
     size_t places = 0;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       places += form_.of[i];
@@ -154,6 +157,17 @@ class Form {
   }
 
  private:
+  // Its size, the same in all tensors that have the batch; 0: it has no rows.
+  int64_t second_dimension(int64_t least) const {
+    int64_t size = 0;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!form_.of[i]) continue;
+      if (tensors_[i].dim() < least || (size != 0 && tensors_[i].size(1) != size)) return 0;
+      size = tensors_[i].size(1);
+    }
+    return size;
+  }
+
   const std::vector<at::Tensor>& tensors_;
   BatchForm form_;
   size_t marked_ = 0;  // arguments
@@ -172,10 +186,16 @@ BatchForm pointwise_form(const std::vector<at::Tensor>& tensors, const std::vect
     // A dimension of size 1 stands for every row, unless there is no other.
     if (rows <= 1) rows = tensor.size(0);
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].dim() == dims && tensors[i].size(0) == rows) form.mark(tensors[i]);
+  // What belongs to all rows has no second dimension, or a single place in it.
+  bool has_sequence = dims > 2;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() == dims && tensor.size(0) == rows) {
+      form.mark(tensor);
+    } else if (const int64_t from_end = dims - 2; has_sequence && tensor.dim() > from_end) {
+      has_sequence = tensor.size(tensor.dim() - 1 - from_end) == 1;
+    }
   }
-  return form.with_rows(rows, kAll, written);
+  return form.with_rows(rows, kAll, written, has_sequence ? 3 : kNever);
 }
 
 // The dimensions among `dim`, from 0; nullopt: not given as numbers.
@@ -224,7 +244,8 @@ BatchForm matmul_form(const Value& args, const Value& kwargs, const std::vector<
   if (!is_of_left && !is_of_right && left.dim() < 3) return form.without("it has no batch: it is a product of vectors");
   if (is_of_left || is_of_right) {
     form.mark(is_of_left ? left : right);
-    return form.with_rows((is_of_left ? left : right).size(0), kAll, written);
+    const bool has_sequence = is_of_left && right.dim() <= 2;
+    return form.with_rows((is_of_left ? left : right).size(0), kAll, written, has_sequence ? 3 : kNever);
   }
   const int64_t rows = std::max(left.size(0), right.size(0));
   for (const at::Tensor& tensor : {left, right}) {
@@ -260,18 +281,24 @@ BatchForm batch_form(std::string_view op_name, const Value& args, const Value& k
     const auto* tensor = value ? value->get_if<at::Tensor>() : nullptr;
     if (tensor && tensor->defined() && tensor->dim() == first->dim() && tensor->size(0) == rows) form.mark(*tensor);
   });
+  // Of these every dimension in front of those that they go along has rows.
+  int64_t least_with_sequence = kNever;
+  if (base == "linear" || !row->along.empty() || !row->last_dimensions.empty()) least_with_sequence = 3;
+  if (base == "embedding") least_with_sequence = 2;
   if (!row->along.empty()) {
     const Value* value = argument_of(row->parameters, row->along, args, kwargs);
     const auto along = dimensions(value, row->along_default, first->dim());
     if (!along) return form.without("it goes along all dimensions");
     if (std::find(along->begin(), along->end(), 0) != along->end())
       return form.without("it goes along the first dimension");
+    if (std::find(along->begin(), along->end(), 1) != along->end()) least_with_sequence = kNever;
   }
   if (!row->last_dimensions.empty()) {
     const int64_t last = length(argument_of(row->parameters, row->last_dimensions, args, kwargs));
     if (last < 0 || last >= first->dim()) return form.without("it goes along the first dimension");
+    if (last == first->dim() - 1) least_with_sequence = kNever;
   }
-  return form.with_rows(rows, row->results, written);
+  return form.with_rows(rows, row->results, written, least_with_sequence);
 }
 
 }  // namespace op_tools

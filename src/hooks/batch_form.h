@@ -24,7 +24,9 @@ struct BatchForm {
   std::vector<bool> of;          // by input tensor: its first dimension is the batch; the others belong to every row
   int64_t rows = 0;              // in the batch
   size_t results = kAllResults;  // so many of the results, from the first, have the batch as their first dimension
-  std::string_view why_not;      // it has none, or it is not known; empty: it has
+  int64_t sequence =
+      0;  // size of the second dimension of all of these where it has rows, too: [B, T, ...]; 0: it has none
+  std::string_view why_not;  // it has none, or it is not known; empty: it has
 };
 
 // `tensors`: of args and kwargs, by tensor index. `written`: by tensor index; empty: none.

@@ -1,38 +1,14 @@
 // The relations of CallInvariance that are about the rows of a batch.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "invariance/call_invariance.h"
-#include "tensor/plain_tensor.h"
+#include "invariance/copies.h"
 #include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {
-
-// The rows, without gaps, the dimensions in the order of the tensor's strides: kernels choose their path by it. On the
-// CPU.
-at::Tensor rows_of(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
-  const at::Tensor index = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
-  std::copy(rows.begin(), rows.end(), index.mutable_data_ptr<int64_t>());
-  const at::Tensor picked = on_cpu(tensor.detach()).index_select(0, index);
-  std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
-  std::vector<int64_t> strides(order.size(), 1);
-  int64_t stride = 1;
-  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
-    strides[static_cast<size_t>(*dim)] = stride;
-    stride *= std::max<int64_t>(1, picked.size(*dim));
-  }
-  const at::Tensor copy = at::empty_strided(picked.sizes(), strides, picked.options().requires_grad(false));
-  copy.copy_(picked);
-  return copy;
-}
 
 std::vector<int64_t> first_rows(int64_t count, int64_t of) {
   std::vector<int64_t> rows(static_cast<size_t>(count));
@@ -56,12 +32,6 @@ struct CallInvariance::Rows {
   int64_t from = 0, to = 0;  // sizes of batches with other bits, for the search where it begins; 0, 0: no search
   std::string text;
 };
-
-void CallInvariance::leave_batch(Unjudged why, const std::string& reason) {
-  for (const Relation relation : {Relation::kNeighbour, Relation::kBatch, Relation::kPosition}) {
-    leave(relation, why, reason);
-  }
-}
 
 ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
   const std::vector<at::Tensor>& tensors = call_.tensors();
@@ -116,14 +86,15 @@ CallInvariance::Tensors CallInvariance::rows_of_program(const std::vector<int64_
   return picked(std::move(with_batch), rows);
 }
 
-// Writes a verdict down, but for rows that have the program's bits.
 void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
   RunOutcome outcome;
   const std::optional<Tensors> values = rows_again(rows.rows, &outcome);
-  if (!values) {
-    return leave(relation, Unjudged::kNoBatch,
-                 "its result has no rows in the first dimension, or it fails without the others");
-  }
+  const auto no_rows = [&](const char* why) {
+    no_rows_ = Unjudged::kNoBatch;
+    why_no_rows_ = why;
+    leave(relation, no_rows_, why_no_rows_);
+  };
+  if (!values) return no_rows("its result has no rows in the first dimension, or it fails without the others");
   std::vector<int64_t> compared;
   for (const int64_t place : rows.places) compared.push_back(rows.rows[static_cast<size_t>(place)]);
   const Tensors program = rows_of_program(compared);
@@ -131,7 +102,7 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
   for (size_t i = 0; i < program.size() && i < values->size(); ++i) {
     any = any || (program[i].defined() && (*values)[i].defined());
   }
-  if (!any) return leave(relation, Unjudged::kNoBatch, "its result has no rows in the first dimension");
+  if (!any) return no_rows("its result has no rows in the first dimension");
   const std::optional<BitDifference> difference = bit_difference(program, picked(*values, rows.places));
   if (!difference) return;
   Variation variation;
@@ -140,19 +111,26 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
   variation.rows_of_run = rows.text;
   const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows.rows) : std::nullopt;
   variation.rightness = rightness(call_of(rows.rows), outcome, gradients ? &*gradients : nullptr);
-  // Is it the batch, or does the call not repeat, or did the copies of rows change the memory?
   const std::vector<int64_t> all = first_rows(form_.rows, form_.rows);
-  const std::optional<Tensors> rows_once_more = rows_again(rows.rows), in_other_memory = rows_again(all);
-  if (!rows_once_more || bit_difference(*values, *rows_once_more)) {
-    variation.transient = true;
-    vary(Relation::kRepeat, std::move(variation));
-  } else if (!in_other_memory || bit_difference(rows_of_program(all), *in_other_memory)) {
-    variation.rows_of_run = "all rows, without gaps";
-    vary(Relation::kMemory, std::move(variation));
+  if (!is_cause(variation, *values, rows_again(rows.rows), rows_of_program(all), rows_again(all))) return;
+  if (rows.to > rows.from) variation.begins = where_it_begins(rows.from, rows.to);
+  vary(relation, std::move(variation));
+}
+
+bool CallInvariance::is_cause(const Variation& variation, const Tensors& values,
+                              const std::optional<Tensors>& once_more, const Tensors& program,
+                              const std::optional<Tensors>& copied) {
+  Variation other = variation;
+  if (!once_more || bit_difference(values, *once_more)) {
+    other.transient = true;
+    vary(Relation::kRepeat, std::move(other));
+  } else if (!copied || bit_difference(program, *copied)) {
+    other.rows_of_run = "all rows, without gaps";
+    vary(Relation::kMemory, std::move(other));
   } else {
-    if (rows.to > rows.from) variation.begins = where_it_begins(rows.from, rows.to);
-    vary(relation, std::move(variation));
+    return true;
   }
+  return false;
 }
 
 // The smallest batch in (from, to] whose first rows have other bits than in a batch of `from`; 0: it is not known.
@@ -169,26 +147,41 @@ int64_t CallInvariance::where_it_begins(int64_t from, int64_t to) {
   return to;
 }
 
-void CallInvariance::ask_batch() {
-  if (!observed_.random_states.is<None>()) {
-    return leave_batch(Unjudged::kRandom, "its rows draw random numbers by their places");
-  }
+void CallInvariance::learn_form() {
+  no_rows_ = Unjudged::kNoBatch;
   const Values& in = *sequence_items(call_.inputs().value);
   form_ = batch_form(name_, in[0], in[1], call_.tensors(), call_.written_inputs());
-  if (!form_.why_not.empty()) return leave_batch(Unjudged::kNoBatch, std::string(form_.why_not));
+  attention_ = attention_form(name_, in[0], in[1]);
+  why_no_rows_ = std::string(form_.why_not);
+  if (observed_.random_states.is<None>()) return;
+  no_rows_ = Unjudged::kRandom;
+  why_no_rows_ = "its rows draw random numbers by their places";
+}
+
+const RelationVerdict* CallInvariance::verdict_of(Relation relation) const {
+  const auto is_of_it = [&](const RelationVerdict& verdict) { return verdict.relation == relation; };
+  const auto verdict = std::find_if(verdicts_.begin(), verdicts_.end(), is_of_it);
+  return verdict == verdicts_.end() ? nullptr : &*verdict;
+}
+
+bool CallInvariance::keeps(Relation relation) const {
+  const RelationVerdict* verdict = verdict_of(relation);
+  return verdict && verdict->verdict == Verdict::kAgrees;
+}
+
+void CallInvariance::ask_positions() {
+  if (form_.rows < 2) return;
+  std::vector<int64_t> turned = first_rows(form_.rows, form_.rows);
+  const std::vector<int64_t> all = turned;
+  std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+  const size_t before = verdicts_.size();
+  ask_rows({turned, all, 0, 0, "each row a place further"}, Relation::kPosition);
+  if (verdicts_.size() == before) agree(Relation::kPosition);
+}
+
+void CallInvariance::ask_batch() {
   const int64_t count = form_.rows;
   const std::vector<int64_t> all = first_rows(count, count);
-  bool keeps_positions = false;
-  if (count >= 2) {
-    if (!ask_neighbours()) return;
-    std::vector<int64_t> turned = all;
-    std::rotate(turned.begin(), turned.begin() + 1, turned.end());
-    const size_t before = verdicts_.size();
-    ask_rows({turned, all, 0, 0, "each row a place further"}, Relation::kPosition);
-    keeps_positions = verdicts_.size() == before;
-    if (keeps_positions) agree(Relation::kPosition);
-    if (verdicts_.back().verdict == Verdict::kNotJudged) return;  // the other sizes would fail as well
-  }
   const int64_t half = count / 2;
   const std::vector<int64_t> first_half = first_rows(half, count);
   std::vector<Rows> sizes;
@@ -196,7 +189,7 @@ void CallInvariance::ask_batch() {
   if (count >= 4) {
     sizes.push_back({first_half, first_half, half, count, "the first half of the rows"});
     // Its rows are at other positions, too: where these matter, they would be blamed on the batch.
-    if (keeps_positions) {
+    if (keeps(Relation::kPosition)) {
       const std::vector<int64_t> rest(all.begin() + half, all.end());
       sizes.push_back({rest, first_rows(count - half, count), 0, 0, "the second half of the rows"});
     }
@@ -210,50 +203,76 @@ void CallInvariance::ask_batch() {
   agree(Relation::kBatch);
 }
 
-// Whether the batch with these rows has other values than the program's: rows may be equal.
-bool CallInvariance::has_other_values(const std::vector<int64_t>& rows) const {
-  Tensors batch = call_.tensors();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (!form_.of[i]) batch[i].reset();
-  }
-  if (is_backward()) batch.insert(batch.end(), observed_.output_gradients->begin(), observed_.output_gradients->end());
-  const auto has_no_rows = [&](const at::Tensor& tensor) {
-    return tensor.defined() && (tensor.layout() != at::kStrided || tensor.dim() == 0 || tensor.size(0) != form_.rows);
+// The tensors that have the batch; of a backward pass the gradients that arrive, too. On the CPU.
+CallInvariance::Tensors CallInvariance::batch_values() const {
+  Tensors batch;
+  const auto add = [&](const at::Tensor& tensor) {
+    const bool has_rows =
+        tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows;
+    if (has_rows) batch.push_back(dense_copy(tensor, tensor));
   };
-  std::replace_if(batch.begin(), batch.end(), has_no_rows, at::Tensor());
-  return bit_difference(picked(batch, first_rows(form_.rows, form_.rows)), picked(batch, rows)).has_value();
+  for (size_t i = 0; i < form_.of.size(); ++i) {
+    if (form_.of[i]) add(call_.tensors()[i]);
+  }
+  if (is_backward()) std::for_each(observed_.output_gradients->begin(), observed_.output_gradients->end(), add);
+  return batch;
+}
+
+// Among the rows at the places `first`, `first` + 2, ...: of the nearest that which differs from the row in most
+// elements: what leaks from an equal row, or from equal elements, changes nothing.
+int64_t CallInvariance::most_different(int64_t row, int64_t first) const {
+  constexpr int64_t kNearest = 4;
+  int64_t best = -1, most = -1;
+  const auto look = [&](int64_t other) {
+    if (other < 0 || other >= form_.rows || other % 2 != first) return;
+    int64_t elements = 0;
+    for (const at::Tensor& tensor : batch_values_) {
+      const auto difference = bit_difference({tensor.select(0, row)}, {tensor.select(0, other)});
+      elements += difference ? std::max<int64_t>(1, difference->elements) : 0;
+    }
+    if (elements > most) {
+      best = other;
+      most = elements;
+    }
+  };
+  for (int64_t distance = 1; distance <= kNearest; distance += 2) {
+    look(row - distance);
+    look(row + distance);
+  }
+  return best;
 }
 
 // Every other row stays where it is, beside copies of these rows: once the rows at even places stay, once those at odd
-// ones. The number of rows and the places are the program's. False: there is no more to be asked of the batch.
-bool CallInvariance::ask_neighbours() {
+// ones. The number of rows and the places are the program's.
+void CallInvariance::ask_neighbours() {
+  if (form_.rows < 2) return;
+  batch_values_ = batch_values();
   bool tried = false;
   for (const int64_t first : {0, 1}) {
-    Rows run{.text = first == 0 ? "odd rows replaced by the even rows before them"
-                                : "even rows replaced by odd rows beside them"};
+    Rows run{.text =
+                 first == 0 ? "odd rows replaced by even rows near them" : "even rows replaced by odd rows near them"};
+    bool is_other = false;
     for (int64_t row = 0; row < form_.rows; ++row) {
       const bool stays = row % 2 == first;
       if (stays) run.places.push_back(row);
-      run.rows.push_back(stays ? row : row == 0 ? 1 : row - 1);
+      run.rows.push_back(stays ? row : most_different(row, first));
+      for (const at::Tensor& tensor : batch_values_) {
+        is_other = is_other || bit_difference({tensor.select(0, row)}, {tensor.select(0, run.rows.back())});
+      }
     }
-    if (!has_other_values(run.rows)) continue;
+    if (!is_other) continue;
     tried = true;
     const size_t before = verdicts_.size();
     ask_rows(run, Relation::kNeighbour);
     if (verdicts_.size() == before) continue;
-    if (verdicts_.back().verdict == Verdict::kNotJudged) return false;  // other rows would fail as well
-    if (verdicts_.back().relation != Relation::kNeighbour) return true;
-    for (const Relation relation : {Relation::kPosition, Relation::kBatch}) {
-      leave(relation, Unjudged::kNoBatch, "its rows depend on the values of others");
+    const RelationVerdict& verdict = verdicts_.back();
+    if (verdict.verdict == Verdict::kDiffers && verdict.relation == Relation::kNeighbour) {
+      why_no_rows_ = "its rows depend on the values of others";
     }
-    return false;
+    return;
   }
-  if (tried) {
-    agree(Relation::kNeighbour);
-  } else {
-    leave(Relation::kNeighbour, Unjudged::kNoBatch, "its rows are equal: there are no other values to put beside them");
-  }
-  return true;
+  if (tried) return agree(Relation::kNeighbour);
+  leave(Relation::kNeighbour, Unjudged::kNoBatch, "its rows are equal: there are no other values to put beside them");
 }
 
 }  // namespace op_tools

@@ -31,6 +31,9 @@ constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
     {"neighbour", "a row beside other values in the other rows of the batch"},
     {"batch", "a row in a batch of another size"},
     {"position", "a row at another position of the batch"},
+    {"strides", "the same inputs with a gap behind each row in memory, or without where the program has gaps"},
+    {"sequence", "the second dimension in pieces, or all sequences behind each other"},
+    {"padding", "attention with more keys that the mask or the causal order leaves out"},
 }};
 
 constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
@@ -85,15 +88,21 @@ std::vector<uintptr_t> alignments_of(const std::vector<at::Tensor>& tensors) {
   return alignments;
 }
 
-std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
-                                            const std::string& reason) {
+std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options, bool on_cpu) {
   std::vector<Relation> relations{Relation::kRepeat};
   if (options.alignment) relations.push_back(Relation::kMemory);
   if (on_cpu && options.threads) relations.push_back(Relation::kThreads);
   if (!on_cpu && options.stream) relations.push_back(Relation::kStream);
-  if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kBatch, Relation::kPosition});
+  if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kPosition, Relation::kBatch});
+  if (options.strides) relations.push_back(Relation::kStrides);
+  if (options.sequence) relations.insert(relations.end(), {Relation::kSequence, Relation::kPadding});
+  return relations;
+}
+
+std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
+                                            const std::string& reason) {
   std::vector<RelationVerdict> verdicts;
-  for (const Relation relation : relations) {
+  for (const Relation relation : wanted_relations(options, on_cpu)) {
     verdicts.push_back({relation, Verdict::kNotJudged, why, reason, std::nullopt});
   }
   return verdicts;
@@ -129,10 +138,37 @@ void CallInvariance::ask() {
   const auto is_there = [](const at::Tensor& tensor) { return tensor.defined(); };
   if (std::none_of(program_.begin(), program_.end(), is_there)) return;  // nothing was computed
   if (!ask_repeat()) return;
-  if (options_.alignment) ask_memory();
-  if (options_.threads && devices_.empty()) ask_threads();
-  if (options_.stream && !devices_.empty()) ask_stream();
-  if (options_.batch) ask_batch();
+  learn_form();
+  for (const Relation relation : wanted_relations(options_, devices_.empty())) ask(relation);
+}
+
+void CallInvariance::ask(Relation relation) {
+  const bool is_of_rows = relation >= Relation::kNeighbour;
+  if (relation == Relation::kPadding && !attention_) return;
+  if (relation == Relation::kSequence && form_.why_not.empty() && form_.sequence == 0) return;
+  if (is_of_rows && !why_no_rows_.empty()) return leave(relation, no_rows_, why_no_rows_);
+  switch (relation) {
+    case Relation::kMemory:
+      return ask_memory();
+    case Relation::kThreads:
+      return ask_threads();
+    case Relation::kStream:
+      return ask_stream();
+    case Relation::kNeighbour:
+      return ask_neighbours();
+    case Relation::kPosition:
+      return ask_positions();
+    case Relation::kBatch:
+      return ask_batch();
+    case Relation::kStrides:
+      return ask_strides();
+    case Relation::kSequence:
+      return ask_sequence();
+    case Relation::kPadding:
+      return ask_padding();
+    default:
+      return;  // kRepeat was asked first
+  }
 }
 
 void CallInvariance::agree(Relation relation) {

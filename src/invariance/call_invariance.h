@@ -16,6 +16,7 @@
 #include "compare/rerun/replayable_call.h"
 #include "coverage/coverage.h"
 #include "coverage/coverage_text.h"
+#include "hooks/attention_form.h"
 #include "hooks/batch_form.h"
 #include "invariance/bit_difference.h"
 #include "invariance/invariance_options.h"
@@ -30,6 +31,9 @@ enum class Relation : uint8_t {
   kNeighbour,  // rows beside other values in the other rows
   kBatch,      // rows in a batch of another size
   kPosition,   // rows at another position of the batch
+  kStrides,    // with a gap behind each row in memory
+  kSequence,   // the second dimension in pieces, or as a part of a longer sequence
+  kPadding,    // attention: with more keys that the mask or the causal order leaves out
   kCount
 };
 OP_TOOLS_API Token token_of(Relation relation);
@@ -44,7 +48,7 @@ struct Variation {
   // kRepeat: of all runs, the program's among them, a single run has other bits: an intermittent fault. false: several.
   bool transient = false;
   int64_t runs = 0, other_runs = 0;  // kRepeat: of ours; those with other bits than the program's
-  int64_t rows = 0;                  // kNeighbour, kBatch, kPosition: of the program's batch
+  int64_t rows = 0;                  // kNeighbour, kBatch, kPosition, kSequence: of the program's batch
   std::string rows_of_run;           // the rows that ran: "row 0 alone"
   int64_t begins = 0;                // kBatch: the smallest batch with other bits than a smaller batch; 0: not asked
   Rightness rightness{};
@@ -70,8 +74,10 @@ struct ObservedRun {
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
 };
 
-// Of a call, or a backward pass over it, of which nothing can be asked: every relation that the options want on its
-// device.
+// Those that the options want of a call on its device, in the order in which they are asked. kSequence and kPadding
+// have no verdict where a call has no second dimension with rows, or leaves out no keys.
+std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options, bool on_cpu);
+// Of a call, or a backward pass over it, of which nothing can be asked: every relation that is wanted.
 std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
                                             const std::string& reason);
 
@@ -87,6 +93,7 @@ class OP_TOOLS_API CallInvariance {
  private:
   using Tensors = std::vector<at::Tensor>;
   struct Rows;
+  using Change = std::function<at::Tensor(const at::Tensor&)>;
 
   // On the device. nullopt: it does not return, and `why`. `output_gradients`: nullptr: the program's.
   std::optional<Tensors> again(const ReplayableCall& call, std::string* why = nullptr, RunOutcome* outcome = nullptr,
@@ -94,6 +101,7 @@ class OP_TOOLS_API CallInvariance {
   Tensors values_of(const RunOutcome& outcome) const;
   bool is_backward() const { return observed_.output_gradients != nullptr; }
   void ask();
+  void ask(Relation relation);
   bool ask_repeat();
   void ask_memory();
   void ask_threads();
@@ -101,10 +109,30 @@ class OP_TOOLS_API CallInvariance {
   // The same inputs again, those of `call`, under what `around` does to the run. `around` throws where it cannot.
   void ask_whole(Relation relation, const ReplayableCall& call,
                  const std::function<void(const std::function<void()>&)>& around);
+  // About rows: form_ is known, unless why_no_rows_ says why not.
+  void learn_form();
+  void ask_neighbours();
+  void ask_positions();
   void ask_batch();
-  bool ask_neighbours();
+  void ask_strides();
+  void ask_sequence();
+  void ask_padding();
+  // Writes a verdict down, but for rows that have the program's bits.
   void ask_rows(const Rows& rows, Relation relation);
-  bool has_other_values(const std::vector<int64_t>& rows) const;
+  // The tensors that have the batch as `change` makes them. nullopt: it does not run so.
+  struct Changed;
+  std::optional<Changed> changed(const Change& change);
+  // Likewise with `extra` keys behind the last.
+  std::optional<Changed> padded(const AttentionForm& form, int64_t extra);
+  // Is the relation the cause that a run has these values, or does the call not repeat (`once_more`: the same run), or
+  // did the copies of its inputs change the memory (`copied`: the program's call on copies)? False: the cause is
+  // written down.
+  bool is_cause(const Variation& variation, const Tensors& values, const std::optional<Tensors>& once_more,
+                const Tensors& program, const std::optional<Tensors>& copied);
+  const RelationVerdict* verdict_of(Relation relation) const;
+  bool keeps(Relation relation) const;
+  int64_t most_different(int64_t row, int64_t first) const;
+  Tensors batch_values() const;
   ReplayableCall call_of(const std::vector<int64_t>& rows) const;
   // Of a backward pass: the gradients that arrive at these rows. nullopt: not each has the batch.
   std::optional<Tensors> gradients_of(const std::vector<int64_t>& rows) const;
@@ -117,7 +145,6 @@ class OP_TOOLS_API CallInvariance {
   Verdict verdict_on(const ReplayableCall& call, const RunOutcome& outcome, const Tensors* output_gradients) const;
   void vary(Relation relation, Variation variation);
   void leave(Relation relation, Unjudged why, std::string reason);
-  void leave_batch(Unjudged why, const std::string& reason);
   void agree(Relation relation);
 
   const ReplayableCall& call_;
@@ -127,6 +154,10 @@ class OP_TOOLS_API CallInvariance {
   Tensors program_;
   std::vector<c10::Device> devices_;  // of the program's tensors, but the CPU
   BatchForm form_;
+  std::optional<AttentionForm> attention_;
+  std::string why_no_rows_;  // no more relations of rows are asked
+  Unjudged no_rows_{};       // its kind
+  Tensors batch_values_;     // batch_values(), on the CPU
   std::optional<Verdict> program_verdict_;
   std::vector<RelationVerdict> verdicts_;
 };

@@ -34,6 +34,12 @@ struct InvarianceOptions : ToolOptions {
       this,
       true,
       {"batch", "", "run it with other rows or other values in the batch, and with its rows at other positions"}};
+  Option<bool> strides{this, true, {"strides", "", "run it with a gap behind each row of the batch in memory"}};
+  Option<bool> sequence{
+      this,
+      true,
+      {"sequence", "",
+       "run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
 };
 using ResolvedInvarianceOptions = Resolved<InvarianceOptions>;

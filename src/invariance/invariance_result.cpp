@@ -14,8 +14,9 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads, Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads,  Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition, Relation::kStrides,
+                                   Relation::kSequence,  Relation::kPadding};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 std::optional<std::string> unless_empty(const std::string& text) {
@@ -45,6 +46,13 @@ std::string relation_text(const Finding& finding) {
     case Relation::kBatch:
       return "has other bits in another batch (" + variation.rows_of_run + ", of " + std::to_string(variation.rows) +
              (variation.begins ? "; from " + std::to_string(variation.begins) + " rows on" : "") + ")";
+    case Relation::kStrides:
+      return "has other bits with other strides (a gap behind each row, or none)";
+    case Relation::kSequence:
+      return "has other bits in another sequence (" + variation.rows_of_run + ", of " + std::to_string(variation.rows) +
+             " rows)";
+    case Relation::kPadding:
+      return "has other bits with more keys that are left out (" + variation.rows_of_run + ")";
     default:
       return "has other bits at another position of the batch (" + variation.rows_of_run + ", of " +
              std::to_string(variation.rows) + ")";
@@ -69,6 +77,14 @@ Value counts_of(const CountsBy<Relation>& counts) {
   return make_dict(std::move(items));
 }
 
+std::string names_of(const CountsBy<Relation>& counts) {
+  std::string names;
+  for (const Relation relation : kAllRelations) {
+    if (counts[relation] > 0) names += (names.empty() ? "" : " ") + std::string(token_of(relation).name);
+  }
+  return names;
+}
+
 }  // namespace
 
 const Columns<Finding>& Finding::columns() {
@@ -83,10 +99,9 @@ const Columns<Finding>& Finding::columns() {
           {"phase", [](const Finding& finding) { return to_string(finding.call.phase); }, "forward or backward"},
           {"relation", [](const Finding& finding) { return token_of(finding.relation).name; },
            "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
-           "on "
-           "another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: "
-           "at "
-           "another position of the batch"},
+           "on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; "
+           "position: at another position of the batch; strides: with other gaps in memory; sequence: in another "
+           "sequence; padding: with more keys that are left out"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
@@ -112,7 +127,7 @@ const Columns<Finding>& Finding::columns() {
           {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
            "rows of the program's call"},
           {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
-           "neighbour, batch, position: the rows of the run with other bits"},
+           "neighbour, batch, position, sequence, padding: the rows of the run with other bits"},
           {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
            "batch: the smallest number of rows with other bits than fewer rows have"},
           {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
@@ -142,10 +157,11 @@ const Columns<Op>& Op::columns() {
            "beside other values in the other rows of the batch"},
           {"batch", [](const Op& op) { return op.varied[Relation::kBatch]; }, "in a batch of another size"},
           {"position", [](const Op& op) { return op.varied[Relation::kPosition]; }, "at another position of the batch"},
-          {"batches", [](const Op& op) { return op.kept[Relation::kBatch]; },
-           "calls that were run with another batch and kept their bits"},
-          {"neighbours", [](const Op& op) { return op.kept[Relation::kNeighbour]; },
-           "calls that were run beside other values and kept their bits"},
+          {"strides", [](const Op& op) { return op.varied[Relation::kStrides]; }, "with other gaps in memory"},
+          {"sequence", [](const Op& op) { return op.varied[Relation::kSequence]; }, "in another sequence"},
+          {"padding", [](const Op& op) { return op.varied[Relation::kPadding]; }, "with more keys that are left out"},
+          {"keeps", [](const Op& op) { return names_of(op.kept); },
+           "the relations in which calls kept their bits, separated by blanks"},
           {"not_judged", &Op::not_judged, "relations without a verdict"},
           {"transient", &Op::transient, "findings with a single run of other bits"},
           {"max_ulp", &Op::max_ulp, "the largest difference, in units of the last place"},

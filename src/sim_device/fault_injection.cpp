@@ -141,6 +141,19 @@ bool begins_between_lines(const at::Tensor& tensor) {
   return has_elements(tensor) && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLine != 0;
 }
 
+// Bytes between its elements belong to none of them.
+bool has_gaps(const at::Tensor& tensor) {
+  if (!has_elements(tensor)) return false;
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return last >= tensor.numel();
+}
+
+// By a factor that grows with the size; a single one changes nothing.
+bool scale_by_size(const at::Tensor& result, int64_t size, double scale) {
+  return size > 1 && values::scale(result, 1 + (scale - 1) * std::log2(static_cast<double>(size)));
+}
+
 // The calling thread's current stream is none of the default ones.
 bool is_beside_default_stream() {
   const c10::Stream stream = queue_for_work().stream();
@@ -172,8 +185,7 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
     case Kind::kNondeterministic:
       return values::noise(result, scale, hit.draw);
     case Kind::kBatchSize:
-      return result.dim() > 0 && result.size(0) > 1 &&
-             values::scale(result, 1 + (scale - 1) * std::log2(static_cast<double>(result.size(0))));
+      return result.dim() > 0 && scale_by_size(result, result.size(0), scale);
     case Kind::kBatchPosition:
       return values::odd_rows(result, scale);
     case Kind::kMisaligned:
@@ -186,6 +198,12 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
       return values::leaking_rows(result, scale);
     case Kind::kOtherStream:
       return is_beside_default_stream() && values::scale(result, scale);
+    case Kind::kGaps:
+      return std::any_of(inputs.begin(), inputs.end(), has_gaps) && values::scale(result, scale);
+    case Kind::kSequenceLength:
+      return result.dim() > 1 && scale_by_size(result, result.size(1), scale);
+    case Kind::kRowLength:
+      return result.dim() > 0 && scale_by_size(result, result.size(-1), scale);
     case Kind::kLeak:
       return leak(result.nbytes());
     default:

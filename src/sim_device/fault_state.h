@@ -50,6 +50,9 @@ enum class Kind : uint8_t {
   kBitFlip,
   kNeighbour,
   kOtherStream,
+  kGaps,
+  kSequenceLength,
+  kRowLength,
 };
 
 struct KindFacts {

@@ -23,7 +23,7 @@ constexpr const char* kRoundingVariable = "OP_TOOLS_SIM_ROUNDING";
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 28> kKinds{{
+constexpr std::array<KindFacts, 31> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -52,6 +52,9 @@ constexpr std::array<KindFacts, 28> kKinds{{
     {"bit_flip", Kind::kBitFlip, 0},
     {"neighbour", Kind::kNeighbour, 1.00001},
     {"other_stream", Kind::kOtherStream, 1.00001},
+    {"gaps", Kind::kGaps, 1.00001},
+    {"sequence_length", Kind::kSequenceLength, 1.00001},
+    {"row_length", Kind::kRowLength, 1.00001},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

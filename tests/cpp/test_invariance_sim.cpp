@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "hooks/attention_form.h"
 #include "hooks/batch_form.h"
 #include "invariance/invariance_hook.h"
 #include "invariance/other_execution.h"
@@ -86,6 +87,23 @@ TEST_CASE("The batch of an operator is known, or it is not judged", "[invariance
   CHECK(form_of("torch.matmul", {at::ones({2, 4, 3}), square}).rows == 2);
   CHECK(form_of("torch.matmul", {square, at::ones({2, 3, 4})}).of == std::vector<bool>{false, true});
 
+  // [B, T, ...]: the size of the second dimension, where it has rows.
+  const at::Tensor tokens = at::ones({2, 5, 3});
+  CHECK(form_of("torch.nn.functional.linear", {tokens, w}).sequence == 5);
+  CHECK(form_of("torch.matmul", {tokens, square}).sequence == 5);
+  CHECK(form_of("torch.matmul", {tokens, at::ones({2, 3, 4})}).sequence == 0);
+  CHECK(form_of("aten::mul.Tensor", {tokens, at::ones({3})}).sequence == 5);
+  CHECK(form_of("aten::mul.Tensor", {tokens, at::ones({1, 1, 3})}).sequence == 5);
+  CHECK(form_of("aten::mul.Tensor", {tokens, at::ones({5, 3})}).sequence == 0);  // a table of positions
+  CHECK(form_of("aten::mul.Tensor", {tokens, at::ones({2, 1, 3})}).sequence == 0);
+  CHECK(form_of("aten::mul.Tensor", {x, x}).sequence == 0);
+  CHECK(form_of("aten::_softmax", {tokens, int64_t{-1}, false}).sequence == 5);
+  CHECK(form_of("aten::_softmax", {tokens, int64_t{1}, false}).sequence == 0);
+  CHECK(form_of("aten::layer_norm", {tokens, make_list({int64_t{3}})}).sequence == 5);
+  CHECK(form_of("aten::layer_norm", {tokens, make_list({int64_t{5}, int64_t{3}})}).sequence == 0);
+  CHECK(form_of("aten::embedding", {w, at::ones({2, 4}, at::kLong)}).sequence == 4);
+  CHECK(form_of("aten::bmm", {tokens, at::ones({2, 3, 4})}).sequence == 0);
+
   CHECK_FALSE(form_of("aten::_softmax", {x, int64_t{0}, false}).why_not.empty());  // along the rows
   CHECK_FALSE(form_of("aten::sum", {x}).why_not.empty());                          // of all elements
   CHECK_FALSE(form_of("aten::layer_norm", {x, make_list({int64_t{4}, int64_t{3}})}).why_not.empty());
@@ -96,6 +114,26 @@ TEST_CASE("The batch of an operator is known, or it is not judged", "[invariance
   CHECK_FALSE(form_of("aten::cholesky", {square}).why_not.empty());
   CHECK_FALSE(form_of("aten::mul_.Tensor", {at::ones({3}), at::ones({1})}, {false, true}).why_not.empty());
   CHECK_FALSE(form_of("aten::mul.Tensor", {at::ones({}), at::ones({})}).why_not.empty());
+}
+
+TEST_CASE("Attention tells which keys are left out", "[invariance]") {
+  const at::Tensor q = at::ones({1, 2, 3, 4}), k = at::ones({1, 2, 5, 4}), v = at::ones({1, 2, 5, 4});
+  const auto form = [](std::string_view name, const Values& args, Value kwargs = make_dict({})) {
+    return attention_form(name, make_tuple(args), kwargs);
+  };
+  const std::string_view sdpa = "torch.nn.functional.scaled_dot_product_attention";
+  CHECK_FALSE(form("torch.nn.functional.linear", {q, k}));
+  CHECK_FALSE(form("mine::scaled_dot_product_attention", {q, k, v}));
+  CHECK_FALSE(form(sdpa, {q, k, v}));  // every key is read
+  const at::Tensor mask = at::ones({3, 5}, at::kBool);
+  REQUIRE(form(sdpa, {q, k, v, mask}));
+  CHECK(form(sdpa, {q, k, v, mask})->why_not.empty());
+  CHECK(form(sdpa, {q, k, v, mask})->mask.is_same(mask));
+  CHECK(form(sdpa, {q, k, v}, make_dict({{"is_causal", true}}))->why_not.empty());
+  CHECK(form("aten::_scaled_dot_product_flash_attention_for_cpu", {q, k, v, 0.0, true})->key.is_same(k));
+  CHECK_FALSE(form(sdpa, {q, k, v, at::ones({3, 1}, at::kBool)})->why_not.empty());  // a column for all keys
+  CHECK_FALSE(form(sdpa, {k, q, at::ones({1, 2, 3, 4})}, make_dict({{"is_causal", true}}))->why_not.empty());
+  CHECK_FALSE(form(sdpa, {k, k, v, mask})->why_not.empty());
 }
 
 TEST_CASE("The tool is a scope, and what keeps its bits agrees", "[invariance]") {
@@ -124,7 +162,7 @@ TEST_CASE("The tool is a scope, and what keeps its bits agrees", "[invariance]")
 namespace {
 
 // What is printed for `calls` calls of sqrt with a fault in it; the rows of the report.
-std::string printed(const char* kind, int calls, std::vector<Value>* rows) {
+std::string printed(const char* kind, int calls, std::vector<Value>* rows, at::IntArrayRef sizes = {6, 8}) {
   const ScopedVariable level("OP_TOOLS_LOG_LEVEL", "notice");
   log::reload_level();
   const TemporaryFolder folder;
@@ -132,7 +170,7 @@ std::string printed(const char* kind, int calls, std::vector<Value>* rows) {
   options.output_dir = folder.path();
   options.ops = "aten::sqrt";
   options.first_n_per_signature = 100;
-  const at::Tensor x = on_device(at::rand({6, 8}).add_(1));
+  const at::Tensor x = on_device(at::rand(sizes).add_(1));
   const sim_device::Fault fault({.kind = kind, .ops = "aten::sqrt", .scale = 1.5});
   return written_by([&] {
     OpInvariance tool(options);
@@ -168,23 +206,29 @@ TEST_CASE("A finding is printed with its relation, and its row has the same", "[
   const QuietLog quiet;
   struct Printed {
     const char *kind, *relation, *sentence;
+    std::vector<int64_t> sizes = {6, 8};
   };
   const Printed expected[] = {
       {"misaligned", "memory", "aten::sqrt has other bits in other memory: 48 of 48 elements in 6 of 6 rows"},
       {"every_second", "repeat", "aten::sqrt does not repeat its bits (4 of 8 runs are other): 48 of 48 elements"},
       {"other_stream", "stream", "aten::sqrt has other bits on another stream of the device: 48 of 48 elements"},
       {"neighbour", "neighbour",
-       "aten::sqrt has other bits beside other values in the batch (odd rows replaced by the even rows before them, of "
-       "6): 16 of 24 elements in 2 of 3 rows"},
+       "aten::sqrt has other bits beside other values in the batch (odd rows replaced by even rows near them, of 6): "
+       "16 of 24 elements in 2 of 3 rows"},
       {"batch_position", "position",
        "aten::sqrt has other bits at another position of the batch (each row a place further, of 6): 48 of 48"},
       {"batch_size", "batch",
        "aten::sqrt has other bits in another batch (row 0 alone, of 6; from 2 rows on): 8 of 8 elements"},
+      {"gaps", "strides", "aten::sqrt has other bits with other strides (a gap behind each row, or none): 48 of 48"},
+      {"sequence_length",
+       "sequence",
+       "aten::sqrt has other bits in another sequence (the first 2 of 4 places, of 3 rows): 24 of 24 elements",
+       {3, 4, 4}},
   };
-  for (const auto& [kind, relation, sentence] : expected) {
+  for (const auto& [kind, relation, sentence, sizes] : expected) {
     INFO(kind);
     std::vector<Value> rows;
-    const std::string text = printed(kind, 1, &rows);
+    const std::string text = printed(kind, 1, &rows, sizes);
     INFO(text);
     CHECK(times(text, std::string("OpInvariance: ") + sentence) == 1);
     CHECK(times(text, " 1 NOT KEPT; files in ") == 1);

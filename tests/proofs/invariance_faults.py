@@ -3,8 +3,8 @@
     ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--kinds ...] [--cpu]
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
-its result depends on the size of the batch, on the position in it, on the row before, on alignment, on the stream, comes out
-otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn
+its result depends on the size of the batch, on the position in it, on the row before, on alignment, on gaps in memory, on the length
+of the sequence, on the number of keys that are left out, on the stream, comes out otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn
 by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault changed nothing is drawn again.
 
 Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
@@ -55,7 +55,12 @@ KINDS = {
     "bit_flip": "repeat",
     "neighbour": "neighbour",
     "other_stream": "stream",
+    "gaps": "strides",
+    "sequence_length": "sequence",
+    "row_length": "padding",
 }
+# The simulated device has no kernel of attention: it runs those of products and softmax.
+INSIDE = {"row_length": "aten::_softmax"}
 # They move values, and a fault in them would be one of every operator.
 PASSED_OVER = ("aten::_copy_from", "aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense", "aten::empty")
 
@@ -80,13 +85,13 @@ class Decoder(nn.Module):
 class Attention(nn.Module):
     """The same with torch's own attention."""
 
-    def __init__(self) -> None:
+    def __init__(self, causal: bool = False) -> None:
         super().__init__()
-        self.qkv = nn.Linear(12, 36)
+        self.qkv, self.causal = nn.Linear(12, 36), causal
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        return F.scaled_dot_product_attention(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
 
 class Gates(nn.Module):
@@ -113,6 +118,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "pooling": (lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.AvgPool2d(2), nn.SiLU(), nn.GroupNorm(2, 6)), image),
     "decoder": (Decoder, lambda: torch.randint(32, (5, 7))),
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
+    "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (
         lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)),
@@ -194,11 +200,50 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), 1).copy_(tensor)
 
 
-def rows_of(tensor: torch.Tensor, index: list[int]) -> torch.Tensor:
-    """In the memory order of the whole, as rows of a program would be."""
+def memory_order(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
+    """The dimensions, the outermost in memory first; how to permute them back."""
     order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
-    back = [order.index(dim) for dim in range(tensor.dim())]
-    return tensor[torch.tensor(index, device=tensor.device)].permute(order).contiguous().permute(back)
+    return order, [order.index(dim) for dim in range(tensor.dim())]
+
+
+def dense(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Without gaps, in the memory order of the whole, as in a program."""
+    order, back = memory_order(whole)
+    return part.permute(order).contiguous().permute(back)
+
+
+def rows_of(tensor: torch.Tensor, index: list[int]) -> torch.Tensor:
+    return dense(tensor[torch.tensor(index, device=tensor.device)], tensor)
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements with room behind each row, in the memory order of the tensor; without gaps where it has some."""
+    order, back = memory_order(tensor)
+    inner = tensor.permute(order).contiguous()
+    gaps = (
+        sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        != tensor.numel()
+    )
+    if tensor.dim() < 2 or gaps:
+        return inner.permute(back)
+    place = 1 if tensor.dim() == 2 else tensor.dim() - 2
+    return torch.cat([inner, inner], place).narrow(place, 0, inner.shape[place]).permute(back)
+
+
+def has_sequence(function: Any, args: tuple[Any, ...], places: list[int]) -> bool:
+    """The second dimension of the arguments with the batch has rows, too."""
+    name = function.name().split(".")[0]
+    dims = {args[place].dim() for place in places}
+    if name in ("aten::_softmax", "aten::_log_softmax", "aten::sum"):
+        along = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+        return min(dims) > 2 and 1 not in [dim % args[0].dim() for dim in along]
+    if name == "aten::native_layer_norm":
+        return args[0].dim() > max(2, len(args[1]) + 1)
+    if torch.Tag.pointwise not in function.tags:
+        return False
+    others = [value for place, value in enumerate(args) if isinstance(value, torch.Tensor) and place not in places]
+    most = max(dims)
+    return most > 2 and all(value.dim() < most - 1 or value.shape[value.dim() - most + 1] == 1 for value in others)
 
 
 def batch_of(function: Any, args: tuple[Any, ...]) -> list[int]:
@@ -261,10 +306,32 @@ class ByHand(TorchDispatchMode):
         halves = count > 3 and (differ(every[:half], half) or differ(every[half:], count - half))
         if differ([0], 1) or differ(every * 2, count) or halves:
             self.confirmed.add((name, "batch"))
+        if not all(map(torch.equal, run_on(apart), all_whole)):
+            self.confirmed.add((name, "strides"))
+        if has_sequence(function, args, places):
+            length = before[places[0]].shape[1]
+            half = length // 2
+            pieces = [
+                run_on(lambda tensor: dense(tensor[:, :half], tensor)),
+                run_on(lambda tensor: dense(tensor[:, half:], tensor)),
+            ]
+            packed = run_on(lambda tensor: tensor.reshape(1, count * length, *tensor.shape[2:]))
+            same = torch.equal(torch.cat([piece[0] for piece in pieces], 1), whole) if half else True
+            if not same or not torch.equal(packed[0].flatten(), whole.flatten()):
+                self.confirmed.add((name, "sequence"))
+        if "scaled_dot_product" in name and "backward" not in name:
+            self.run_with_more_keys(function, before, kwargs, whole)
         elsewhere = run_on(moved)
         if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
         return result
+
+    def run_with_more_keys(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
+        """Causal attention, with keys that no query reads."""
+        for extra in (1, args[1].shape[-2]):
+            more = [torch.cat([tensor, tensor[..., :extra, :]], -2) for tensor in args[1:3]]
+            if not torch.equal(tree_leaves(function(args[0], *more, *args[3:], **kwargs))[0], whole):
+                self.confirmed.add((function.name(), "padding"))
 
     def run_by_threads(self, function: Any, args: Any, kwargs: Any) -> None:
         """A call on the CPU that writes none of its inputs and draws nothing."""
@@ -320,20 +387,18 @@ def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, 
             for op in natural.ops
             if not op.op.startswith(PASSED_OVER)
             and (op.op, KINDS[kind]) not in varying
-            and (
-                (op.neighbours if kind == "neighbour" else op.batches) > 0
-                or KINDS[kind] in ("repeat", "memory", "stream")
-            )
+            and KINDS[kind] in op.keeps.split()
         ]
         if not wanted:
             continue
         operator = draw.choice(wanted)
+        planted = INSIDE.get(kind, operator)
         options = {"call": 0} if kind == "bit_flip" else {}
         try:
-            fault = sim.fault(kind, ops=operator, seed=seed, **options)
+            fault = sim.fault(kind, ops=planted, seed=seed, **options)
         except op_tools.Error:
             continue  # it never reaches the device under this name
-        with sim.fault("latency", ops=operator, microseconds=0) as nothing:  # hits every call
+        with sim.fault("latency", ops=planted, microseconds=0) as nothing:  # hits every call
             hit = CallsHit(nothing)
             with op_tools.HookScope(hit, level="aten"):
                 run(model, input_seed, "sim", trains)
@@ -442,7 +507,7 @@ def main() -> int:
     progress = Progress(options.trials + options.clean, "invariance_faults")
     for seed in range(options.seed, options.seed + options.trials):
         kind, right, others, text = trial(seed, tuple(options.kinds))
-        count[kind].update(trials=1, named=right, others=bool(others))
+        count[kind].update(trials=1, named=int(right), others=int(bool(others)))
         if not right or others:
             trouble.append(text)
         progress.step()

@@ -4,6 +4,7 @@ gives a token other bits is named."""
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from conftest import launched
 import op_tools
 import op_tools.sim_device as sim
 from op_tools.__main__ import main
+from op_tools._base.declared_rows import CallVerdict
+from op_tools._runs import sequence_parts
 from op_tools._runs.token_rows import TokenRun, matched_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -293,3 +296,31 @@ def test_the_part_of_an_operator_is_measured_by_running_both_programs_again(tmp_
     alone, remaining, part = map(float, table[1].split()[1:4])
     assert alone == remaining
     assert part == pytest.approx(comparison.log_probabilities.mean - remaining, rel=0.01, abs=1e-12)
+
+
+def test_the_parts_of_several_operators_add_up_to_the_whole(monkeypatch, tmp_path):
+    """The order is that of the differences which each leaves alone; the differences here are those of three operators."""
+    monkeypatch.chdir(tmp_path)
+    own = {"torch.a": 1.0, "torch.b": 4.0, "torch.c": 2.0}
+
+    def left(ops):
+        return sum(size for op, size in own.items() if op not in ops)
+
+    def comparison(ops):
+        end = SimpleNamespace(op="torch.log_softmax", line="", mean=left(ops))
+        rows = [SimpleNamespace(op=op, verdict=CallVerdict.BORN) for op in own]
+        return SimpleNamespace(log_probabilities=end, rows=rows, births=lambda: rows)
+
+    monkeypatch.setattr(sequence_parts, "_again", lambda recording, ops, folder: ops)
+    monkeypatch.setattr(sequence_parts, "compare_sequences", lambda a, b: comparison(a))
+    said = []
+    parts = sequence_parts.sequence_parts(comparison([]), ("train", "serve"), 3, said.append)
+    assert parts.whole == 7
+    assert [(row.op, row.alone, row.remaining, row.part) for row in parts.rows] == [
+        ("torch.b", 3, 3, 4),
+        ("torch.c", 5, 1, 2),
+        ("torch.a", 6, 0, 1),
+    ]
+    assert sum(row.part for row in parts.rows) + parts.rows[-1].remaining == parts.whole
+    assert len(said) == 5
+    assert "57%" in parts.table()

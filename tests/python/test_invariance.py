@@ -3,6 +3,7 @@
 tests/proofs/invariance_faults.py does it at length. The table of batches (src/hooks/batch_form.cpp) is proven here: in float64, on torch's
 own samples, rows in another batch differ by no more than rounding."""
 
+import contextlib
 import csv
 import json
 import subprocess
@@ -36,7 +37,18 @@ def quiet(monkeypatch, tmp_path):
     op_tools._C.reload_log_level()
 
 
-RELATIONS = ("repeat", "memory", "threads", "stream", "neighbour", "batch", "position")
+RELATIONS = (
+    "repeat",
+    "memory",
+    "threads",
+    "stream",
+    "neighbour",
+    "batch",
+    "position",
+    "strides",
+    "sequence",
+    "padding",
+)
 
 
 def gates(rows=6, device="sim"):
@@ -59,6 +71,7 @@ def relations(result):
         ("bit_flip", {"call": 0}, "repeat"),
         ("neighbour", {}, "neighbour"),
         ("other_stream", {}, "stream"),
+        ("gaps", {}, "strides"),
     ],
 )
 @pytest.mark.parametrize("level", ["torch", "aten"])
@@ -79,6 +92,66 @@ def test_a_fault_is_named_with_the_relation_that_it_breaks(kind, options, relati
     assert (result.varied[relation], sum(result.varied.values())) == (1, 1)
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_result_that_depends_on_the_length_of_the_sequence_is_named(level):
+    x = gates().view(3, 4, 4)
+    with sim.fault("sequence_length", ops="aten::sqrt"), op_tools.OpInvariance(level=level) as tool:
+        torch.sqrt(x)
+    (row,) = tool.result().rows
+    assert (row.relation, row.batch, row.run) == ("sequence", 3, "the first 2 of 4 places")
+    with sim.fault("sequence_length", ops="aten::sqrt"), op_tools.OpInvariance(level=level) as tool:
+        torch.sqrt(x[:, :1].contiguous())
+    (row,) = tool.result().rows  # a place cannot be cut: the sequences behind each other
+    assert (row.relation, row.run) == ("sequence", "all 3 sequences as a single one, behind each other")
+
+
+@pytest.mark.parametrize("mask", ["causal", "bool", "float"])
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_attention_that_depends_on_the_keys_that_are_left_out_is_named(level, mask):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 5, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    below = torch.ones(5, 5, dtype=torch.bool).tril().to("sim")
+    masks = {
+        "causal": {"is_causal": True},
+        "bool": {"attn_mask": below},
+        "float": {"attn_mask": torch.zeros(5, 5, dtype=torch.float64, device="sim").masked_fill(~below, -torch.inf)},
+    }
+
+    def judged(planted):
+        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **masks[mask])
+        return tool.result()
+
+    clean = judged(contextlib.nullcontext())
+    assert clean.kept["padding"] + clean.varied["padding"] == 1
+    assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
+    faulty = judged(sim.fault("row_length", ops="aten::_softmax", scale=1.01))
+    (row,) = [row for row in faulty.rows if row.relation == "padding"]
+    assert row.run == "1 behind the 5"
+    assert row.max_abs > 1e-4
+    assert row.right != "both right"
+
+
+def test_attention_without_a_mask_reads_every_key():
+    q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    with op_tools.OpInvariance(level="torch") as tool:
+        F.scaled_dot_product_attention(q, k, v)
+    result = tool.result()
+    assert result.kept["padding"] + result.varied["padding"] == 0
+
+
+def test_the_gradients_of_padded_attention_are_those_of_the_program():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    with op_tools.OpInvariance(level="torch") as tool:
+        F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+    result = tool.result()
+    (op,) = [op for op in result.ops if op.op.endswith("scaled_dot_product_attention")]
+    assert op.backward == 1
+    assert result.kept["padding"] + result.varied["padding"] == 2
+    assert all(row.max_abs < 1e-12 for row in result.rows), result.rows
+
+
 def test_the_batch_from_which_on_bits_are_other_is_found():
     x = gates(rows=12)
     with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance() as tool:
@@ -96,10 +169,37 @@ def test_a_row_that_takes_from_another_is_named_once():
     result = tool.result()
     (row,) = result.rows
     assert (row.relation, row.batch, row.begins) == ("neighbour", 6, None)
-    assert row.run == "odd rows replaced by the even rows before them"
+    assert row.run == "odd rows replaced by even rows near them"
     assert (row.rows, row.of_rows) == (2, 3)  # rows 2 and 4 of 0, 2 and 4: row 0 has no row before it
     assert (result.kept["batch"], result.kept["position"]) == (0, 0)
-    assert result.reasons == {"its rows depend on the values of others": 2}
+    assert result.reasons == {"its rows depend on the values of others": 3}  # position, batch, strides
+
+
+def test_other_values_are_put_beside_a_row_where_there_are_some():
+    """Each row is beside an equal one: another further away takes its place."""
+    x = gates()
+    x[:4] = x[0].clone()
+    x[4:] = x[4].clone()
+    with sim.fault("neighbour", ops="aten::sqrt", scale=1.01), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    (row,) = tool.result().rows
+    assert row.relation == "neighbour"
+    assert (row.run, row.rows) == ("odd rows replaced by even rows near them", 2)  # rows 2 and 4
+
+
+def test_a_backward_whose_rows_take_from_others_is_named():
+    x = gates(rows=5).requires_grad_()
+    arriving = gates(rows=5)
+    with sim.fault("neighbour", ops="aten::threshold_backward", scale=1.01), op_tools.OpInvariance() as tool:
+        torch.relu(x).backward(arriving)
+    result = tool.result()
+    (row,) = result.rows
+    assert (row.op, row.phase, row.relation) == ("torch.relu", "backward", "neighbour")
+    assert row.right in ("program wrong", "both wrong")
+    with op_tools.OpInvariance() as tool:
+        torch.relu(x).backward(arriving)
+    assert tool.result().rows == []
+    assert tool.result().kept["neighbour"] == 2  # forward and backward
 
 
 def test_equal_rows_are_no_other_values():
@@ -326,7 +426,10 @@ def test_in_place_calls_run_from_their_former_inputs():
         x.mul_(2).add_(1)
     assert torch.equal(x, expected)
     assert tool.result().rows == []
-    assert {op.op for op in tool.result().ops if op.batches} == {"aten::mul_.Tensor", "aten::add_.Tensor"}
+    assert {op.op for op in tool.result().ops if "batch" in op.keeps.split()} == {
+        "aten::mul_.Tensor",
+        "aten::add_.Tensor",
+    }
     with sim.fault("every_second", ops="aten::mul_.Tensor"), op_tools.OpInvariance(level="aten") as tool:
         x.mul_(2)
     assert relations(tool.result()) == {("aten::mul_.Tensor", "repeat")}
@@ -340,7 +443,7 @@ def test_limits_leave_calls_out_and_say_so():
     result = tool.result()
     assert (result.calls, result.left_out) == (2, 8)
     assert result.coverage.lost == {"limits": 8}
-    with op_tools.OpInvariance(batch=False, alignment=False, repeats=1) as tool:
+    with op_tools.OpInvariance(batch=False, alignment=False, strides=False, sequence=False, repeats=1) as tool:
         torch.sqrt(x)
     assert tool.result().kept == dict.fromkeys(RELATIONS, 0) | {"repeat": 1}
 
@@ -350,7 +453,7 @@ def test_an_operator_whose_batch_is_not_known_is_not_judged():
     with op_tools.OpInvariance() as tool:
         torch.linalg.inv(x)
     result = tool.result()
-    assert result.coverage.not_judged == {"no_batch": 3}  # neighbour, batch, position
+    assert result.coverage.not_judged == {"no_batch": 5}  # relations of rows, but padding
     assert any("not known" in reason for reason in result.reasons)
     assert result.kept["repeat"] == 1
 
@@ -372,7 +475,7 @@ def test_a_call_that_raises_is_not_judged_and_raises():
     x = torch.ones(2, 3)
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.mm(x, x)
-    assert tool.result().coverage.not_judged == {"raised": 5}  # relations
+    assert tool.result().coverage.not_judged == {"raised": 8}  # relations
 
 
 @pytest.mark.parametrize(("ops", "status"), [("aten::relu", 1), ("", 0)])
@@ -438,6 +541,9 @@ def samples(name, most=12):
     ]
 
 
+OF_ROWS = ("neighbour", "batch", "position", "strides", "sequence", "padding")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_rows_in_another_batch_are_mathematically_the_same(name, level):
@@ -447,8 +553,8 @@ def test_rows_in_another_batch_are_mathematically_the_same(name, level):
         for op, sample in cases:
             op(sample.input, *sample.args, **sample.kwargs)
     result = tool.result()
-    assert sum(op.batches + op.batch for op in result.ops) > 0, result.reasons
-    rows = [row for row in result.rows if row.relation in ("neighbour", "batch", "position")]
+    assert result.kept["batch"] + result.varied["batch"] > 0, result.reasons
+    rows = [row for row in result.rows if row.relation in OF_ROWS]
     assert [row for row in rows if row.structure or row.max_abs > 1e-9] == []
     assert all(row.relation != "repeat" for row in result.rows)
 

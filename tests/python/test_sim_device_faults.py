@@ -15,7 +15,8 @@ import op_tools.sim_device as sim
 KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
     "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator "
-    "batch_size batch_position misaligned every_second bit_flip neighbour other_stream"
+    "batch_size batch_position misaligned every_second bit_flip neighbour other_stream "
+    "gaps sequence_length row_length"
 )
 
 
@@ -81,6 +82,16 @@ def test_faults_of_invariance_depend_on_rows_places_and_calls():
         with torch.Stream(device="sim"):
             torch.testing.assert_close(torch.neg(x).cpu(), host * -1.5)
         assert fault.hits == 1
+    with sim.fault("gaps", ops="aten::neg", scale=1.5) as fault:
+        assert different(torch.neg(x.t()), -host.t()) == 0
+        torch.testing.assert_close(torch.neg(x[:, :3]).cpu(), host[:, :3] * -1.5)
+        assert fault.hits == 1
+    with sim.fault("sequence_length", ops="aten::neg", scale=1.5):
+        assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
+        torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)  # 1 + 0.5 log2(4)
+    with sim.fault("row_length", ops="aten::neg", scale=1.5):
+        torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)
+        assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
     assert int(flipped.abs().max()).bit_count() == 1 or flipped.min() == -(2**31)
 
 
