@@ -14,7 +14,7 @@ struct Attention {
   std::string_view mask = {};   // of these; empty: it has none
 };
 
-constexpr Attention kTable[] = {
+constexpr Attention kAttentions[] = {
     {"scaled_dot_product_attention _scaled_dot_product_attention_math", "query key value attn_mask dropout_p is_causal",
      "attn_mask"},
     {"_scaled_dot_product_flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask", "attn_mask"},
@@ -27,7 +27,7 @@ constexpr Attention kTable[] = {
 
 const Attention* attention(std::string_view base) {
   const Attention* match = nullptr;
-  for (const Attention& row : kTable) {
+  for (const Attention& row : kAttentions) {
     each_word(row.names, [&](std::string_view name) {
       if (name == base) match = &row;
     });
