@@ -50,6 +50,10 @@ HIDDEN int stat(const char* path, void* status) {
   return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, status, 0));
 }
 
+HIDDEN int lstat(const char* path, void* status) {
+  return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW));
+}
+
 HIDDEN int fstat(int descriptor, void* status) {
   return static_cast<int>(syscall(SYS_fstat, descriptor, status));
 }

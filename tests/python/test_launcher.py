@@ -702,9 +702,10 @@ def test_replay_refuses_what_it_cannot_do_before_the_work(tmp_path, build_dir):
         return done.returncode, done.stdout + done.stderr
 
     status, text = replay_with("--device", "npu")
-    assert status == 64 and "--device npu" in text and "--load" in text and "import torch_npu" in text
+    assert status == 64 and "--device npu" in text and "--load" in text
+    assert "python -m op_tools.run_op_from_data --device npu DIR" in text
     status, text = replay_with("--device", "xpu")
-    assert status == 64 and "--load" in text and "import torch_xpu" in text
+    assert status == 64 and "--load" in text and "run_op_from_data --device xpu" in text
     for target in (tmp_path / "missing" / "report.json", tmp_path):
         status, text = replay_with("--json", str(target))
         assert status == 64 and f"--json {target}: cannot be written" in text and "1 call" not in text

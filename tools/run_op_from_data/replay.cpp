@@ -54,8 +54,7 @@ void prepare_device(const ReplayOptions& options) {
   if (type == "sim" && options.libraries.empty()) load_simulated_device();
   const std::string backend =
       "; its backend is missing: name the shared library that registers it, --load LIBRARY, or run the calls by "
-      "Python, "
-      "which imports the package: python -m op_tools.run_op_from_data --device " +
+      "Python, which imports the package: python -m op_tools.run_op_from_data --device " +
       type + " DIR";
   try {
     const c10::Device device(options.device);
