@@ -97,9 +97,9 @@ def noise_of(rows: list[Row]) -> float:
 def around_the_median(values: list[float]) -> tuple[float, float]:
     """The k-th least and the k-th largest: the median of what the values are drawn from lies outside with a chance of at most 5 %,
     P(fewer than k of n fair coins show heads) on each side."""
-    n, outside, k = len(values), 2 / 2 ** len(values), 1
-    while outside + 2 * math.comb(n, k) / 2**n <= 0.05:
-        outside += 2 * math.comb(n, k) / 2**n
+    n, k = len(values), 1
+    outside = 2 / 2**n
+    while (outside := outside + 2 * math.comb(n, k) / 2**n) <= 0.05:
         k += 1
     ordered = sorted(values)
     return ordered[k - 1], ordered[n - k]

@@ -13,11 +13,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +54,7 @@ def fetch_headers(minor: str) -> Path:
             parts = [part for part in archive.namelist() if part.startswith("torch/include/")]
             archive.extractall(unpacked, [*parts, "torch/version.py"])
         folder.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", str(unpacked / "torch"), str(folder)], check=True)
+        shutil.move(unpacked / "torch", folder)
     return folder
 
 
@@ -74,9 +76,9 @@ def compile_options(files: list[Path], torch: Path) -> list[str]:
     return [word for words in options.values() for word in words]
 
 
-def compile_with(minor: str) -> tuple[str, str]:
+def compile_with(minor: str, files: list[Path]) -> tuple[str, str]:
     """The whole version of torch, and the compiler's errors, "" for none. All files at once: most of the time goes into torch's headers."""
-    torch, files = fetch_headers(minor), fragile_files()
+    torch = fetch_headers(minor)
     version = re.search(r"__version__ = '([^']+)'", (torch / "version.py").read_text())
     text = "".join(f'#include "{file}"\n' for file in files)
     command = ["-fsyntax-only", "-Wno-attributes", "-x", "c++", "-", *compile_options(files, torch)]
@@ -91,12 +93,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev matrix --headers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("minors", nargs="+", metavar="TORCH", help="a minor version: 2.7")
     options = parser.parse_args()
-    failed = 0
+    files, failed = fragile_files(), 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for version, errors in pool.map(compile_with, options.minors):
+        for version, errors in pool.map(partial(compile_with, files=files), options.minors):
             failed += bool(errors)
             said = f"do not compile:\n{errors}" if errors else "compile"
-            sys.stdout.write(f"torch {version}: {len(fragile_files())} files that depend on its classes {said}\n")
+            sys.stdout.write(f"torch {version}: {len(files)} files that depend on its classes {said}\n")
     return failed > 0
 
 

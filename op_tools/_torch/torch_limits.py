@@ -1,4 +1,4 @@
-"""What the tools cannot do with older versions of torch: for `op-tools doctor` and docs/torch_versions.md.
+"""Limits of the tools with older versions of torch: for `op-tools doctor` and docs/torch_versions.md.
 
 Gaps that op_tools closes itself are in compat.py and in src/compat.
 """
@@ -19,7 +19,7 @@ class TorchLimit:
     of: str
     """The tool, level or device that has it."""
     text: str
-    """For people: what is missing, why, and what to do."""
+    """For people: the missing part, the reason, and the remedy where one exists."""
 
 
 TORCH_LIMITS = (
