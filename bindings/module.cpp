@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/options.h"
+#include "base/range_loader.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
 #include "base/version.h"
@@ -139,6 +140,18 @@ std::string write_saved_call(const std::string& root, const py::dict& call, cons
 }
 
 void bind_files(py::module_& module) {
+  // `load(path, begin, end)` is called with the GIL held, by threads that may hold it or not.
+  module.def("set_range_loader", [](const py::str& folder, const py::function& load) {
+    set_range_loader(path_of(folder), [load](const std::string& path, uint64_t begin, uint64_t end) {
+      const py::gil_scoped_acquire gil;
+      try {
+        load(text_of(path), begin, end);
+      } catch (const py::error_already_set& error) {
+        if (!error.matches(PyExc_Exception)) throw;
+        throw Error(std::string(py::str(error.value())));
+      }
+    });
+  });
   module.def("read_pth", [](const std::string& path) {
     return read_file(path, [&] { return saved_to_python(read_call_file(path)); });
   });

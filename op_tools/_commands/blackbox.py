@@ -25,4 +25,4 @@ def add(commands: Commands) -> None:
     box.add_argument(
         "--stacks", action="store_true", help="ask the processes for copies of their files and their stacks"
     )
-    box.set_defaults(run=work("blackbox", "run_command"))
+    box.set_defaults(run=work("blackbox", "run_command", reads=("path",)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from .._base.error_text import printable
@@ -51,21 +51,35 @@ def _nearest(word: object, known: Iterable[object]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def work(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+def work(
+    module: str, name: str, reads: Sequence[str] = (), copies: Sequence[str] = ()
+) -> Callable[[argparse.Namespace], int]:
     """A function of a module of op_tools/_work (of a package of your own: its full name), which is imported when it is called. So help,
     completion and errors of usage need neither torch nor the core.
 
     Args:
         module: "bisect", or "package.module".
         name: the function: takes the options, returns the exit status.
+        reads: the options whose paths may be URLs (op_tools._base.remote_files); files of captures, recordings and black boxes are
+            loaded as far as they are read.
+        copies: the same, of a command whose other processes, or other libraries, read the files: all are loaded.
     """
 
     def run(options: argparse.Namespace) -> int:
-        place = module if "." in module else f"{__package__.partition('.')[0]}._work.{module}"
-        function: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(place), name)
-        return function(options)
+        function = _function_of(module, name)
+        values = [getattr(options, option) for option in (*reads, *copies)]
+        if any("://" in path for value in values for path in (value if isinstance(value, list) else [value or ""])):
+            return int(_function_of("on_urls", "run_on_local_files")(function, options, reads, copies))
+        return int(function(options))
 
     return run
+
+
+def _function_of(module: str, name: str) -> Callable[..., Any]:
+    """As for work()."""
+    place = module if "." in module else f"{__package__.partition('.')[0]}._work.{module}"
+    function: Callable[..., Any] = getattr(importlib.import_module(place), name)
+    return function
 
 
 class UsageError(Exception):

@@ -56,4 +56,4 @@ def add(commands: Commands) -> None:
         choices=part_names(Group.TABLES),
         help="of --csv: the columns of that tool; troubleshooter: FILE is the folder of its tables",
     )
-    compare.set_defaults(run=work("compare", "run_command"))
+    compare.set_defaults(run=work("compare", "run_command", reads=("runs", "noise", "captures", "confirm")))

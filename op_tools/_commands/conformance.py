@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--method", choices=_METHODS, help="how results are judged (relative)")
     run.add_argument("--time", action="store_true", help="also the median time of up to 20 calls of each case")
-    run.set_defaults(run=work("conformance", "run_command"))
+    run.set_defaults(run=work("conformance", "run_command", copies=("golden",)))
     gen = actions.add_parser(
         "gen", help="keep a device's results, to judge others by", description="Runs cases and keeps their results."
     )
@@ -97,7 +97,7 @@ def add(commands: Commands) -> None:
     )
     verify.add_argument("result", metavar="DIR", help="a folder that run -o wrote")
     add_allow_unseen(verify)
-    verify.set_defaults(run=work("conformance", "verify"))
+    verify.set_defaults(run=work("conformance", "verify", copies=("result",)))
     report = actions.add_parser(
         "report",
         help="write a result's files again, or compare two results",
@@ -106,4 +106,4 @@ def add(commands: Commands) -> None:
     )
     report.add_argument("results", nargs="+", metavar="DIR", help="a result; or an old and a new result")
     add_allow_unseen(report)
-    report.set_defaults(run=work("conformance", "report"))
+    report.set_defaults(run=work("conformance", "report", copies=("results",)))

@@ -19,4 +19,4 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--format", choices=(*WRITTEN_FORMATS, *part_names(Group.WRITERS)), help="the files of another tool"
     )
-    command.set_defaults(run=work("exporting", "run_command"))
+    command.set_defaults(run=work("exporting", "run_command", reads=("source",)))

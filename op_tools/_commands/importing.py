@@ -20,4 +20,4 @@ def add(commands: Commands) -> None:
         "--format", choices=(*READ_FORMATS, *part_names(Group.READERS), "ditorch"), help="else known by the files"
     )
     command.add_argument("--all", action="store_true", help="a line for each call that was not imported")
-    command.set_defaults(run=work("importing", "run_command"))
+    command.set_defaults(run=work("importing", "run_command", copies=("source",)))

@@ -23,4 +23,4 @@ def add(commands: Commands) -> None:
     report.add_argument(
         "--lines", type=int, default=20, metavar="N", help="of --text: kinds of finding, at most; -1: all (20)"
     )
-    report.set_defaults(run=work("report", "run_command"))
+    report.set_defaults(run=work("report", "run_command", reads=("folders",)))

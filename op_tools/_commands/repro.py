@@ -47,4 +47,4 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for a run (60)")
-    parser.set_defaults(run=work("repro", "run_command"))
+    parser.set_defaults(run=work("repro", "run_command", copies=("folder",)))

@@ -12,4 +12,4 @@ def add(commands: Commands) -> None:
         help="the results of a tool, a recording, op_capture_result, any folder in it, a container calls.zip, or a call in it: "
         "calls.zip!OP/ID",
     )
-    showing.set_defaults(run=work("show", "run_command"))
+    showing.set_defaults(run=work("show", "run_command", reads=("folder",)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Coverage, Error
+from .._base.remote_files import with_urls
 from .._base.result_rows import no_link
 from .._base.verdict import Verdict
 from .._runs.comparison import RunsComparison
@@ -113,7 +114,7 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
     unfinished = file.with_name(f"{file.name}.part")
     try:
         with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:
-            page.write(page_of(parts, title))
+            page.write(with_urls(page_of(parts, title)))
         unfinished.replace(file)
     except OSError as error:
         unfinished.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from .._base.remote_files import with_urls
 from .page_tables import PageTable
 
 
@@ -27,7 +28,7 @@ class _Strings:
     @property
     def all(self) -> list[str]:
         """In the order of their numbers."""
-        return list(self._numbers)
+        return [with_urls(text) for text in self._numbers]
 
 
 def _json_number(value: Any) -> Any:

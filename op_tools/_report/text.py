@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .._base.core import text_table
 from .._base.error_text import printable
+from .._base.remote_files import with_urls
 from .._base.results import short_name
 from .page import figure
 from .part import Finding, Mark, Part, Table
@@ -65,7 +66,7 @@ def _first_rows(table: Table) -> str:
     ]
     shown = [number for number in range(len(table.columns)) if any(row[number] for row in rows)][:_MOST_COLUMNS]
     titles = [(table.columns[number].title, table.columns[number].is_number) for number in shown]
-    text = text_table(titles, [[row[number] for number in shown] for row in rows], _width())
+    text = text_table(titles, [[with_urls(row[number]) for number in shown] for row in rows], _width())
     left = table.total - len(rows)
     return text + (f"\n... and {left:,} more rows (op-tools report makes a page of all)" if left else "")
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._base.core import run_op_from_data
+from .._base.remote_files import is_url, local_path
 from .._torch.backends import import_backends, modules_of
 from .._torch.python_functions import find
 from .._torch.rank_shares import is_shared, replay_part
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
-    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = [_local_word(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     if "--load" not in command_line:
         import_backends(modules_of(_named_device(command_line), []))
     graphs = {name: graph.operators() for word in command_line for name, graph in _graphs_in(word).items()}
@@ -53,6 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return graphs.get(name) or _find(name)
 
     return replay_part(command_line, find_all) if is_shared(command_line) else run_op_from_data(command_line, find_all)
+
+
+def _local_word(word: str) -> str:
+    """A word of the command line, with the local path of the calls at a URL; a line says which."""
+    if not is_url(word):
+        return word
+    place = local_path(word)
+    sys.stderr.write(f"run_op_from_data: {word} is read through {place}\n")
+    return place
 
 
 def _graphs_in(word: str) -> dict[str, SavedGraph]:

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/range_loader.h"
 #include "base/run_folder.h"
 #include "blackbox/blackbox_file.h"
 #include "calls/capture_paths.h"
@@ -82,8 +83,7 @@ using FilesOfCall = std::map<std::string, std::string_view>;
 class Reader {
  public:
   Reader(std::string_view bytes, const std::string& path) : bytes_(bytes), path_(path) {
-    check_range(0, sizeof header_);
-    std::memcpy(header_, bytes_.data(), sizeof header_);
+    std::memcpy(header_, range(0, sizeof header_).data(), sizeof header_);
     const Header& header = this->header();
     constexpr std::string_view kMagic = "OPTBLBX3";
     if (std::string_view(header.magic, sizeof header.magic) != kMagic || header.header_bytes != 4096 ||
@@ -173,13 +173,11 @@ class Reader {
     const bool is_too_large = __builtin_mul_overflow(bytes, count, &end) || __builtin_add_overflow(end, place, &end);
     return is_too_large ? UINT64_MAX : end;
   }
-  void check_range(uint64_t place, uint64_t size) const {
+  std::string_view range(uint64_t place, uint64_t size) const {
     if (size > bytes_.size() || place > bytes_.size() - size) {
       throw Error(path_ + ": is cut off or damaged: nothing at byte " + std::to_string(place));
     }
-  }
-  std::string_view range(uint64_t place, uint64_t size) const {
-    check_range(place, size);
+    load_range(path_, place, place + size);
     return bytes_.substr(place, size);
   }
   template <class T>

@@ -324,6 +324,9 @@ FoundCalls find_calls(const std::string& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) {
     const int problem = errno;
+    if (path.find("://") != std::string::npos) {
+      throw Error(path + ": is a URL, which Python reads: python -m op_tools.run_op_from_data " + path);
+    }
     if (path.find(kInContainer) == std::string::npos) fail(path, "cannot be read", problem);
     FoundCalls result;
     result.calls.push_back(open_call(path));

@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/range_loader.h"
 
 namespace op_tools {
 namespace {
@@ -259,6 +260,7 @@ FileSource::~FileSource() {
 
 void FileSource::read(uint64_t position, char* out, size_t size) const {
   if (position > size_ || size > size_ - position) throw Error("cut off, or a zip offset points outside");
+  load_range(path_, position, position + size);
   while (size > 0) {
     const ssize_t count = ::pread(fd_, out, size, static_cast<off_t>(position));
     if (count < 0 && errno == EINTR) continue;
@@ -278,6 +280,7 @@ FileSource::Range FileSource::load(uint64_t position, uint64_t size) const {
     read(position, buffer->data(), size);
     return {*buffer, buffer, false};
   }
+  load_range(path_, position, position + size);
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t lead = position % page;
   const uint64_t mapped_size = size + lead;

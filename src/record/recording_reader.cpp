@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/range_loader.h"
 #include "record/json_lines.h"
 #include "record/recording_blocks.h"
 #include "record/recording_file.h"
@@ -45,6 +46,7 @@ class Source {
   uint64_t at() const { return at_; }
   uint64_t left() const { return size_ - at_; }
   std::string take(uint64_t bytes) {  // no more than left()
+    load_range(path_, at_, at_ + bytes);
     std::string text(bytes, '\0');
     for (size_t done = 0; done < bytes;) {
       const ssize_t got = ::pread(descriptor_, text.data() + done, bytes - done, static_cast<off_t>(at_ + done));
@@ -56,6 +58,8 @@ class Source {
     at_ += bytes;
     return text;
   }
+  // Before another reader takes the file.
+  void load_all() const { load_range(path_, 0, size_); }
 
  private:
   [[noreturn]] void fail() {
@@ -331,7 +335,10 @@ std::optional<Value> first_block(Source& source, const std::string& path) {
 Recording read_any(const std::string& path) {
   Source source(path);
   std::optional<Value> header = first_block(source, path);
-  if (!header) return read_json_lines(path);
+  if (!header) {
+    source.load_all();
+    return read_json_lines(path);
+  }
   Recording recording;
   recording.path = path;
   recording.header = *std::move(header);
@@ -356,7 +363,9 @@ Recording read_recording(const std::string& path) {
 Value read_recording_header(const std::string& path) {
   Source source(path);
   std::optional<Value> header = first_block(source, path);
-  return header ? *std::move(header) : read_json_lines(path).header;
+  if (header) return *std::move(header);
+  source.load_all();
+  return read_json_lines(path).header;
 }
 
 std::string_view to_string(EndedEarly reason) {

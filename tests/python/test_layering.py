@@ -263,6 +263,7 @@ BY_NAME = {
     "op_tools": "public names at their first use",
     "op_tools._commands.command_line": "the module of the command that is given, and that of its work",
     "op_tools._base.data_file": "tomllib, which is newer than the oldest Python; yaml",
+    "op_tools._base.remote_files": "fsspec, which only URLs need",
     "op_tools._base.results": "pandas; the report of a result, which is made of all tools' results and stands above them",
     "op_tools._torch.backends": "backends of devices, which users name",
     "op_tools.formats._files": "numpy, h5py",
