@@ -50,9 +50,10 @@ TEST_CASE("a reader asks the loader for the ranges that it reads", "[range_loade
   char bytes[3];
   source.read(40, bytes, sizeof bytes);
   CHECK(std::string_view(bytes, 3) == "loa");
-  CHECK(asked == std::vector<AskedRange>{{remote + "/calls.zip", 10, 16},
-                                         {remote + "/calls.zip", 20, 20 + (2 << 20)},
-                                         {remote + "/calls.zip", 40, 43}});
+  CHECK(
+      (asked == std::vector<AskedRange>{{remote + "/calls.zip", 10, 16},
+                                        {remote + "/calls.zip", 20, 20 + (2 << 20)},
+                                        {remote + "/calls.zip", 40, 43}}));  // c10 prints a vector by its elements' <<
   CHECK(FileSource(beside + "/calls.zip").load(10, 6).bytes == "......");
   CHECK(asked.size() == 3);
   CHECK_THROWS_AS(source.load(kSize, 1), Error);  // before it asks
