@@ -52,6 +52,8 @@ class OpCaptureOptions(ToolOptions, total=False):
     """Stop capturing when fewer GB than this are free on the disk; 0: never. None: OP_CAPTURE_MIN_FREE_GB, else a tenth of the disk, 5 at most."""
     max_pending_mb: int | None
     """MB of memory that may wait to be written; when it is full the program waits. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
+    write_timeout: float | None
+    """Seconds in which the disk must take a call; then capturing stops, and the program goes on. None: OP_CAPTURE_WRITE_TIMEOUT, else 300."""
 
 
 class OpAutoCompareOptions(ToolOptions, total=False):

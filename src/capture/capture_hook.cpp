@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -162,7 +163,8 @@ struct CaptureHook::Impl {
         rank(distributed_rank()),
         writer([format = format_of(options), dir = options.output_dir, dedupe = options.dedupe,
                 rank = rank] { return CallStore::create(format, dir, rank, dedupe); },
-               options.max_pending_mb << 20, budget_of(options)) {}
+               options.max_pending_mb << 20, budget_of(options), std::chrono::duration<double>(options.write_timeout)) {
+  }
 
   const ResolvedCaptureOptions options;
   const int64_t rank;

@@ -43,6 +43,12 @@ struct CaptureOptions : ToolOptions {
                                  {"max_pending_mb", "OP_TOOLS_MAX_PENDING_MB",
                                   "MB of memory that may wait to be written; when it is full the program waits"},
                                  {1, kMaxNumber >> 20}};
+  Option<double> write_timeout{
+      this,
+      300,
+      {"write_timeout", "OP_CAPTURE_WRITE_TIMEOUT",
+       "seconds in which the disk must take a call; then capturing stops, and the program goes on"},
+      kAboveZero};
 };
 using ResolvedCaptureOptions = Resolved<CaptureOptions>;
 

@@ -55,15 +55,20 @@ std::string bar(uint64_t done, uint64_t total) {
 }  // namespace
 
 struct RecordWriter::Impl {
-  Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget)
+  using Clock = std::chrono::steady_clock;
+
+  Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget,
+       std::chrono::duration<double> time_limit)
       : open(std::move(open)),
         budget(std::move(budget)),
+        time_limit(std::chrono::duration_cast<Clock::duration>(time_limit)),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
         report_at(std::min(max_pending / 16, kReportBytes)) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   DiskBudget budget;  // writer thread only
+  const Clock::duration time_limit;
   const size_t max_pending;
   // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
   // each small record, which costs both threads more than the record.
@@ -79,8 +84,11 @@ struct RecordWriter::Impl {
   uint64_t submitted = 0, finished = 0;
   uint64_t flush_until = 0;  // flush the store once `finished` is here
   uint64_t flushed = 0;
+  Clock::time_point moved = Clock::now();  // the disk took a record, or the writer began to wait for one
+  bool is_stuck = false;                   // the disk took none for the time limit; records in hand are lost
   bool stopping = false;
-  bool napping = false;  // the writer looks again by itself within kNap
+  bool is_abandoned = false;  // the thread deletes this object when the disk lets it go
+  bool napping = false;       // the writer looks again by itself within kNap
   Progress progress;
   std::atomic<bool> closed{false};
   bool hinted = false;  // writer thread only
@@ -129,6 +137,31 @@ struct RecordWriter::Impl {
     const bool is_forward = !call.args.is<None>();
     if (is_forward && log::enabled(log::Level::kInfo)) log::info("apply OpCaptureHook on " + call.name);
     write_call(*store, call);
+  }
+
+  // Waits for the writer until `ready`, with the lock held: for `most` at most, and no longer than the time limit after
+  // the disk took a record. False: not ready; is_stuck says whether it ever will be.
+  template <class Ready>
+  bool wait_for_disk(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Clock::duration most,
+                     const Ready& ready) {
+    const Clock::time_point until = Clock::now() + most;
+    while (!ready() && !is_stuck) {
+      const Clock::time_point limit = moved + time_limit;
+      if (Clock::now() >= limit) {
+        is_stuck = true;
+        const std::string place = progress.root.empty() ? "the output folder" : progress.root;
+        fail(place + ": took no record for " +
+                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time_limit).count()) +
+                 " s (write_timeout=)",
+             lock);
+        room.notify_all();
+        done.notify_all();
+        return false;
+      }
+      if (Clock::now() >= until) return false;
+      news.wait_until(lock, std::min(until, limit));
+    }
+    return ready();
   }
 
   // Waits until there is something to do; with the lock held.
@@ -181,6 +214,7 @@ struct RecordWriter::Impl {
     }
     pending_bytes -= done.bytes;
     finished += done.records();
+    moved = Clock::now();
     if (pending_bytes <= resume_at) room.notify_all();
   }
 
@@ -225,12 +259,14 @@ struct RecordWriter::Impl {
     if (records.capacity() > kMostRoom) std::vector<Record>().swap(records);
   }
 
-  void run() {
+  // Is the object abandoned?
+  bool run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
     std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       wait_for_work(lock);
+      moved = Clock::now();
       if (!queue.empty()) {
         std::swap(queue, records);
         lock.unlock();
@@ -239,7 +275,7 @@ struct RecordWriter::Impl {
         continue;
       }
       flush_store(lock);
-      if (stopping && queue.empty()) return;
+      if (stopping && queue.empty()) return is_abandoned;
     }
   }
 };
@@ -280,8 +316,8 @@ class LiveWriters {
 }  // namespace
 
 RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes,
-                           DiskBudget budget)
-    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes, std::move(budget))) {
+                           DiskBudget budget, std::chrono::duration<double> time_limit)
+    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes, std::move(budget), time_limit)) {
   LiveWriters::get().add(this);
 }
 
@@ -292,13 +328,22 @@ RecordWriter::~RecordWriter() {
     return;
   }
   LiveWriters::get().remove(this);
+  flush();
+  std::thread thread;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
+    thread = std::move(impl_->thread);
     impl_->stopping = true;
+    impl_->is_abandoned = impl_->is_stuck && thread.joinable();
+    impl_->work.notify_all();
+    if (impl_->is_abandoned) impl_.release();  // NOLINT(bugprone-unused-return-value): its thread deletes it
   }
-  impl_->work.notify_all();
-  if (impl_->thread.joinable()) impl_->thread.join();
   log::progress("");
+  if (!impl_) {
+    thread.detach();
+  } else if (thread.joinable()) {
+    thread.join();
+  }
 }
 
 bool RecordWriter::submit(Record record) {
@@ -311,11 +356,19 @@ bool RecordWriter::submit(Record record) {
     return false;
   }
   const auto fits = [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; };
+  if (impl.pending_bytes == 0) impl.moved = Impl::Clock::now();
   if (!fits()) {
     ++impl.progress.waits;
-    impl.room.wait(lock, [&] { return impl.pending_bytes <= impl.resume_at && fits(); });
+    const auto has_room = [&] { return impl.pending_bytes <= impl.resume_at && fits(); };
+    if (!impl.wait_for_disk(impl.room, lock, impl.time_limit * 2, has_room)) {
+      ++impl.progress.lost;
+      return false;
+    }
   }
-  if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
+  if (!impl.thread.joinable())
+    impl.thread = std::thread([&impl] {
+      if (impl.run()) delete &impl;
+    });
   impl.pending_bytes += bytes;
   ++impl.submitted;
   impl.queue.push_back(std::move(record));
@@ -332,13 +385,14 @@ void RecordWriter::flush() {
   std::unique_lock<std::mutex> lock(impl.mutex);
   if (!impl.thread.joinable()) return;
   const uint64_t target = impl.submitted;
-  if (impl.flushed >= target) return;
+  if (impl.flushed >= target || impl.is_stuck) return;
+  if (impl.pending_bytes == 0) impl.moved = Impl::Clock::now();
   impl.flush_until = std::max(impl.flush_until, target);
   impl.work.notify_all();
   const uint64_t first = impl.finished;
   auto ready = [&] { return impl.flushed >= target; };
-  if (impl.done.wait_for(lock, kQuiet, ready)) return;
-  while (!impl.done.wait_for(lock, kRedraw, ready)) {
+  if (impl.wait_for_disk(impl.done, lock, kQuiet, ready)) return;
+  while (!impl.is_stuck && !impl.wait_for_disk(impl.done, lock, kRedraw, ready)) {
     const std::string text = bar(impl.finished - first, target - first);
     lock.unlock();
     log::progress(text);
@@ -351,7 +405,9 @@ void RecordWriter::flush() {
 RecordWriter::Progress RecordWriter::progress() const {
   if (impl_->process.in_child()) return {};
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  return impl_->progress;
+  Progress progress = impl_->progress;
+  if (impl_->is_stuck) progress.lost += impl_->submitted - impl_->finished;
+  return progress;
 }
 
 bool RecordWriter::is_closed() const {

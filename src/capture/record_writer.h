@@ -1,10 +1,12 @@
 // Takes finished records from the program's threads and writes them on its own thread. Waiting records are bounded in
 // bytes: submit() then waits, nothing is dropped. After the first failed write (folder gone) a single error is logged,
-// records are counted as lost and the program goes on; likewise, with a warning, when the disk budget is used up. Any
+// records are counted as lost and the program goes on; likewise when the program waits and the disk has taken no record
+// for the time limit (a network mount whose server is gone), and, with a warning, when the disk budget is used up. Any
 // thread may call anything. In a forked child the writer is dead: submit() says so by returning false, the destructor
 // leaves everything alone.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,8 +31,10 @@ struct Record {
 class RecordWriter {
  public:
   // `open` makes the store when the first record is there; it runs on the writer thread and may throw.
-  RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget);
-  ~RecordWriter();  // writes everything that waits
+  RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget,
+               std::chrono::duration<double> time_limit);
+  // Writes everything that waits. A thread that the disk does not let go is left behind.
+  ~RecordWriter();
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
 

@@ -14,9 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -25,6 +27,7 @@
 #include "calls/call_store.h"
 #include "calls/packed_values.h"
 #include "calls/snapshot.h"
+#include "capture/record_writer.h"
 #include "catch.h"
 #include "pth/pth.h"
 #include "quiet_log.h"
@@ -409,4 +412,49 @@ TEST_CASE("Memory for copies may be resized by operators", "[capture]") {
   tensor.fill_(2);
   tensor.resize_({50, 50}).fill_(3);
   CHECK(tensor.sum().item<double>() == 7500);
+}
+
+// A mount whose server is gone: no call of the system returns until it is back.
+TEST_CASE("a disk that takes nothing ends the capture; the program and its end go on", "[capture]") {
+  const QuietLog quiet;
+  std::promise<void> server_is_back;
+  const std::shared_future<void> mount = server_is_back.get_future().share();
+  const auto record = [] { return Record{{}, [](const Packed&) { return SavedCall(); }, 1 << 10}; };
+  {
+    RecordWriter writer(
+        [mount]() -> std::unique_ptr<CallStore> {
+          mount.wait();
+          throw Error("the mount was taken away");
+        },
+        /*max_pending_bytes=*/8 << 10, DiskBudget(UINT64_MAX, 0), std::chrono::milliseconds(100));
+    uint64_t taken = 0;
+    while (writer.submit(record()) && taken < 100) ++taken;
+    CHECK(taken > 0);
+    CHECK(taken < 10);  // then it waited for room
+    CHECK(writer.is_closed());
+    CHECK(!writer.submit(record()));
+    writer.flush();
+    const RecordWriter::Progress progress = writer.progress();
+    CHECK(progress.failure.find("took no record for") != std::string::npos);
+    CHECK(progress.lost >= taken);
+    CHECK(progress.records == 0);
+  }
+  server_is_back.set_value();
+}
+
+TEST_CASE("a slow disk that takes a record now and then is waited for", "[capture]") {
+  const TemporaryFolder folder;
+  const auto slow = [](const Packed&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    SavedCall call;
+    call.name = "aten::relu";
+    return call;
+  };
+  RecordWriter writer([&] { return CallStore::in_folder(folder.path()); }, /*max_pending_bytes=*/8 << 10,
+                      DiskBudget(UINT64_MAX, 0), std::chrono::milliseconds(200));
+  for (int i = 0; i < 10; ++i) CHECK(writer.submit({{}, slow, 1 << 10}));
+  writer.flush();
+  CHECK(writer.progress().failure.empty());
+  CHECK(writer.progress().lost == 0);
+  CHECK(writer.progress().records == 10);
 }
