@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.compilers import debug_nop
+from torch._guards import detect_fake_mode
 from torch.utils._debug_mode import DebugMode
 
 import op_tools
@@ -33,12 +34,19 @@ def interpreted(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
     return make_boxed_func(fx.Interpreter(graph).run)
 
 
+def debugged(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    mode = detect_fake_mode(inputs)
+    graph.shape_env = mode.shape_env if mode else None  # torch 2.13 asks for it, and does not set it
+    run: Callable[..., Any] = debug_nop(graph, inputs)
+    return run
+
+
 COMPILERS: dict[str, Any] = {
     "eager": None,
     "aot_eager": "aot_eager",
     "inductor": "inductor",
     "fx.Interpreter": aot_autograd(fw_compiler=interpreted),
-    "debug_nop": aot_autograd(fw_compiler=debug_nop),
+    "debug_nop": aot_autograd(fw_compiler=debugged),
 }
 AOT_EAGER = "aot_eager"
 
@@ -92,7 +100,7 @@ def model_rows(table: Table, title: str, model: nn.Module, x: torch.Tensor, coun
         torch._dynamo.reset()
         steps = {name: torch.compile(model, backend=by) if by else model for name, by in COMPILERS.items()}
         turns = Turns(
-            {name: partial(spent, steps[by], make, work, round(count * share) if share < SAMPLED else SAMPLED)
+            {name: partial(spent, steps[by], make, work, SAMPLED if share == SAMPLED else max(1, round(count * share)))
              for name, (by, make, share, _) in VARIANTS.items()},
             rounds,
         )  # fmt: skip

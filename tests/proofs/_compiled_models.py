@@ -193,16 +193,18 @@ class Experts(nn.Module):
         self.register_buffer("load", torch.zeros(3, dtype=torch.int64))
         self.register_buffer("average", torch.zeros(8))
 
+    def add_expert(self, number: int, y: Tensor, x: Tensor, shares: Tensor) -> Tensor:
+        mine = shares.argmax(-1) == number
+        self.load[number] += mine.sum()
+        if mine.any():  # not in a loop: torch.compile would give up the whole function
+            y[mine] = self.experts[number](x[mine]) * shares[mine, number, None]
+        return y
+
     def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         shares = self.router(x).softmax(-1)
-        chosen = shares.argmax(-1)
-        y = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            mine = chosen == number
-            if mine.any():
-                y[mine] = expert(x[mine]) * shares[mine, number, None]
-            self.load[number] += mine.sum()
-        y = self.norm(x + y)
+        y = self.add_expert(0, torch.zeros_like(x), x, shares)
+        y = self.add_expert(1, y, x, shares)
+        y = self.norm(x + self.add_expert(2, y, x, shares))
         with torch.no_grad():
             self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
         logits = self.head(y - self.average)

@@ -131,6 +131,17 @@ def test_a_wrong_compiler_is_found(fault):
     assert any(kind in (row.kind, row.reason) or kind in row.reason for row in wrong), wrong
 
 
+def test_it_is_said_how_a_wrong_graph_seems_to_have_been_computed(capfd):
+    torch._dynamo.reset()
+    step = torch.compile(Block(), backend=WRONG["bfloat16"][0])
+    with op_tools.OpAutoCompare() as tool, torch.no_grad():
+        step(inputs())
+    result = tool.result()
+    [row] = result.failures
+    assert row.reason.startswith("as if computed ") and row.reason.endswith("bfloat16")
+    assert row.reason in result.table() and row.reason in capfd.readouterr().err
+
+
 def test_a_raise_of_the_compiled_code_is_found():
     def backend(graph, _):
         def run(*args):
