@@ -50,8 +50,10 @@ def _transformer(kind: str, head: str, inputs: Callable[[int], Inputs], **more: 
     import transformers
 
     infer = more.pop("infer", Case.infer)
-    model = getattr(transformers, head).from_config(tiny_config(kind, **more))
-    return Case(model, inputs, infer)
+    config = tiny_config(kind, **more)
+    for name in more.keys() - config.to_dict().keys():  # not every configuration lists it
+        setattr(config, name, more[name])
+    return Case(getattr(transformers, head).from_config(config), inputs, infer)
 
 
 def _with_cache(model: Any, inputs: Inputs) -> Any:

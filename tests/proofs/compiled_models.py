@@ -5,8 +5,8 @@ timm and others, with static and with dynamic sizes.
                                 [--results FILE] [--write]
 
 check: compiled by inductor, under OpAutoCompare; the same program without it must have the same outputs, loss, gradients, weights,
-buffers and random state, bit for bit, with as many graphs, recompiles and graph breaks, and nothing is reported. sim: the same with
-sim_graph on the simulated device. nodes: operator by operator; the program must compute what aot_eager computes, under
+buffers and random state, bit for bit, with as many graphs, recompiles and graph breaks, and each graph that is called wrong is wrong in
+a script of torch and the compiler alone. sim: the same with sim_graph on the simulated device. nodes: operator by operator; the program must compute what aot_eager computes, under
 OpAutoCompare and OpCapture at both levels: nothing is reported, each row has a module or a line of the program, each captured
 call is replayed and agrees. --results keeps a line for each run, and goes on behind those that it has; --write puts the table
 into docs/testing.md. A model whose library is missing is skipped, and the exit status is 1.
@@ -38,7 +38,9 @@ from library_models import NotHereError, alarms_of, replayed
 from op_db import trouble_of
 
 import op_tools
+from op_tools._base.captured_calls import call_folder
 from op_tools._conformance.workers import work_through
+from op_tools.repro import Plan, make
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "python"))
@@ -70,6 +72,8 @@ class Row:
     way: str
     skipped: str = ""
     findings: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+    """Faults of the compiler that a script of torch and the compiler alone shows, too."""
     graphs: int = 0
     recompiles: int = 0
     breaks: int = 0
@@ -205,18 +209,38 @@ def check(row: Row, backend: str, device: str = "cpu") -> None:
     row.graphs, row.recompiles, row.breaks = (plain.compiled[key] for key in ("graphs", "recompiles", "breaks"))
     folder = tempfile.mkdtemp()
     try:
-        tool = op_tools.OpAutoCompare(output_dir=folder, compiled="check", max_saved=0)
+        tool = op_tools.OpAutoCompare(output_dir=folder, compiled="check")
         changed = changes(plain, run(row.model, row.mode, row.sizes, backend, [tool], device))
         if changed and changes(plain, run(row.model, row.mode, row.sizes, backend, device=device)):
             row.skipped = "without a tool two runs differ"
             return
-        row.findings += [*changed[:3], *filter(None, [trouble_of(tool)]), *alarms_of(tool)]
+        row.findings += [*changed[:3], *filter(None, [trouble_of(tool)])]
         result = tool.result()
+        confirm(row, result, ("op_tools.sim_device", "op_tools.sim_graph") if device == "sim" else ())
         row.verdict, row.rows = result.verdict.value, sum(one.op.startswith("torch.compile.") for one in result.rows)
         if row.verdict == "not judged":
             row.verdict += f": {'; '.join(result.coverage.reasons())}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def confirm(row: Row, result: op_tools.CompareResult, imports: tuple[str, ...]) -> None:
+    """Of each graph that is called wrong a script of torch and the compiler alone has to show it, in a fresh process."""
+    wrong = {failed.op: failed for failed in result.failures}
+    for op, failed in wrong.items():
+        text = f"{op}, {failed.phase}, {failed.kind}: {failed.reason}"
+        try:
+            if not failed.saved:
+                raise op_tools.Error("not saved")
+            path = Path(call_folder(failed.saved)).with_name("repro.py")
+            *_, script = make(call_folder(failed.saved), path, Plan("cpu", imports), 300, lambda _: None, runs=1)
+            is_shown = script.reproduces
+        except op_tools.Error as error:
+            is_shown, text = False, f"{text}: {error}"
+        if is_shown:
+            row.confirmed.append(text)
+        else:
+            row.findings.append(f"not shown by torch alone: {text}")
 
 
 def nodes(row: Row) -> None:
@@ -299,7 +323,8 @@ def summary(rows: list[Row]) -> str:
     unchanged = sum(not any(" changed" in text or "torch.compile:" in text for text in row.findings) for row in ran)
     return (
         f"{len({row.model for row in ran})} models, {len(ran)} programs, {unchanged} unchanged bit for bit, with as many graphs, recompiles "
-        f"and breaks as without a tool; {sum(bool(row.findings) for row in ran)} with something found; "
+        f"and breaks as without a tool; {sum(bool(row.findings) for row in ran)} with a false report; "
+        f"{sum(len(row.confirmed) for row in ran)} graphs called wrong, which a script of torch and the compiler alone shows, too; "
         f"{sum(row.rows for row in ran if row.way == 'nodes'):,} rows with a place, {sum(row.replayed for row in ran):,} calls replayed; "
         f"{len(rows) - len(ran)} programs skipped."
     )
@@ -338,7 +363,8 @@ def main() -> int:
             with options.results.open("a") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
         place = f"{row.model}, {row.mode}, {row.sizes}, {row.way}"
-        for text in [*([f"skipped: {row.skipped}"] if row.skipped else []), *row.findings]:
+        of_compiler = [f"shown by torch alone: {text}" for text in row.confirmed]
+        for text in [*([f"skipped: {row.skipped}"] if row.skipped else []), *row.findings, *of_compiler]:
             print(f"{place}: {text}", flush=True)
         progress.step(place)
     text = f"{table(rows)}\n\n{summary(rows)}"
