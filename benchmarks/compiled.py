@@ -51,7 +51,6 @@ COMPILERS: dict[str, Any] = {
 AOT_EAGER = "aot_eager"
 
 
-
 def on(kind: Any, **options: Any) -> Make:
     return partial(kind, **options)
 

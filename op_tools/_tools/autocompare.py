@@ -16,7 +16,6 @@ from .._base.results import DEFAULT_ROWS, Result, counted, sorted_rows, text_tab
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
 
-
 _MOST_EXPLAINED = 8  # graphs: each is run some ten times more
 
 

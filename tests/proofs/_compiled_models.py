@@ -77,7 +77,9 @@ def tied() -> Case:
 
 def encoder() -> Case:
     """bert: masked tokens, without dropout."""
-    return _transformer("bert", "AutoModelForMaskedLM", _tokens, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return _transformer(
+        "bert", "AutoModelForMaskedLM", _tokens, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
 
 
 def two_parts() -> Case:

@@ -6,14 +6,15 @@ timm and others, with static and with dynamic sizes.
 
 check: compiled by inductor, under OpAutoCompare; the same program without it must have the same outputs, loss, gradients, weights,
 buffers and random state, bit for bit, with as many graphs, recompiles and graph breaks, and each graph that is called wrong is wrong in
-a script of torch and the compiler alone. sim: the same with sim_graph on the simulated device. nodes: operator by operator; the program must compute what aot_eager computes, under
-OpAutoCompare and OpCapture at both levels: nothing is reported, each row has a module or a line of the program, each captured
-call is replayed and agrees. --results keeps a line for each run, and goes on behind those that it has; --write puts the table
+a script of torch and the compiler alone. sim: the same with sim_graph on the simulated device. nodes: operator by operator; the
+program must compute what aot_eager computes, under OpAutoCompare and OpCapture at both levels: nothing is reported, each row has a
+module or a line of the program, each captured call is replayed and agrees. --results keeps a line for each run, and goes on behind those that it has; --write puts the table
 into docs/testing.md. A model whose library is missing is skipped, and the exit status is 1.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import logging
@@ -49,7 +50,9 @@ from models import same_bits  # noqa: E402
 
 MODES, SIZES, WAYS = ("inference", "training"), ("static", "dynamic"), ("check", "nodes", "sim")
 ROWS = {"static": (3, 3), "dynamic": (3, 5, 4)}
-IS_VIEW = "view of result"  # of a value inside: in aot_eager's graphs, which have no views of these, another than in torch
+# Of a value inside of a graph: aot_eager has no such views where torch has them.
+IS_VIEW = "view of result"
+OF_DEVICE = ("op_tools.sim_device", "op_tools.sim_graph")
 SECONDS = 1800  # for a model in a mode, all of its ways
 MARKS = "<!-- compiled models: written by ./dev prove compiled_models --write -->", "<!-- end of compiled models -->"
 
@@ -216,7 +219,7 @@ def check(row: Row, backend: str, device: str = "cpu") -> None:
             return
         row.findings += [*changed[:3], *filter(None, [trouble_of(tool)])]
         result = tool.result()
-        confirm(row, result, ("op_tools.sim_device", "op_tools.sim_graph") if device == "sim" else ())
+        confirm(row, result, OF_DEVICE if device == "sim" else ())
         row.verdict, row.rows = result.verdict.value, sum(one.op.startswith("torch.compile.") for one in result.rows)
         if row.verdict == "not judged":
             row.verdict += f": {'; '.join(result.coverage.reasons())}"
@@ -297,8 +300,8 @@ def start() -> None:
 
 def work(item: tuple[str, str, str, str]) -> Row:
     if item[-1] == "sim":  # in a process of its own: tools ask of a program that has a device that it uses it
-        import op_tools.sim_device
-        import op_tools.sim_graph
+        for module in OF_DEVICE:
+            importlib.import_module(module)
     return look_at(*item)
 
 
@@ -312,7 +315,9 @@ def table(rows: list[Row]) -> str:
         said = {way: Counter(row.verdict.partition(":")[0] for row in ways) for way, ways in mine.items()}
         text = {way: ", ".join(f"{count} {word}" for word, count in said[way].items()) for way in WAYS}
         of_check = mine["check"] or mine["nodes"]
-        counts = ", ".join(str(sum(getattr(row, key) for row in of_check)) for key in ("graphs", "recompiles", "breaks"))
+        counts = ", ".join(
+            str(sum(getattr(row, key) for row in of_check)) for key in ("graphs", "recompiles", "breaks")
+        )
         of_nodes = ", ".join(f"{sum(getattr(row, key) for row in mine['nodes']):,}" for key in ("rows", "replayed"))
         lines.append(f"| `{name}`: {meaning(name)} | {counts} | {text['check']} | {of_nodes} | {text['sim']} |")
     return "\n".join(lines)
