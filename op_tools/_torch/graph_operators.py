@@ -100,9 +100,13 @@ class _Places:
         self._code = self._with_places(module)
 
     def run(self, args: tuple[Any, ...]) -> Any:
+        # A compiled graph casts its weights in each run; autocast's cache would have those of before an optimizer's step.
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
         try:
             return self._code.forward(*args)
         finally:
+            torch.set_autocast_cache_enabled(caches)
             self._leave()
 
     def _with_places(self, module: fx.GraphModule, *, is_body: bool = False) -> fx.GraphModule:
