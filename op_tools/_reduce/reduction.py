@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .._base.captured_calls import load_call
 from .._base.core import Error
 from .._bisect.search import Answer, search
 from .._conformance.workers import Worker
-from .._torch.hypotheses import Hypothesis, explaining
+from .._torch.hypotheses import Hypothesis, explaining_call
 from .._torch.saved_graphs import SavedGraph, cut, graph_folder, read_graph
 from .trial import Trial, TrialResult, run_trial, start_trials
-from .values import GraphValues, Value, made_inputs, program_state, values_of
+from .values import GraphValues, Value, made_inputs, values_of
 
 
 @dataclass(frozen=True)
@@ -138,19 +137,8 @@ def _finished(state: _Search) -> ReducedGraph:
         if result.kinds & state.kinds:
             break
     saved = f"{result.saved}/device" if result.saved else _written_call(state, part)
-    explanations = _explanations(saved) if "values" in result.kinds else ()
+    explanations = tuple(explaining_call(saved)) if "values" in result.kinds else ()
     return ReducedGraph(part, saved, result, len(state.graph.nodes), state.attempts, explanations)
-
-
-def _explanations(folder: str) -> tuple[Hypothesis, ...]:
-    """Of a saved call with wrong results."""
-    call, place = load_call(folder), graph_folder(Path(folder))
-    observed = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
-    if place is None or not observed:
-        return ()
-    graph = read_graph(place)
-    with program_state(graph.state):
-        return tuple(explaining(graph.operators(), call.args, observed))
 
 
 def _compiled_by(graph: SavedGraph, backend: str) -> SavedGraph:

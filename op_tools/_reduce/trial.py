@@ -21,8 +21,8 @@ from .._base.error_text import with_type
 from .._conformance.workers import Failure
 from .._tools.autocompare import OpAutoCompare
 from .._torch.backends import import_backends
-from .._torch.saved_graphs import GraphNode, SavedGraph, read_graph
-from .values import Value, program_state
+from .._torch.saved_graphs import GraphNode, SavedGraph, program_state, read_graph
+from .values import Value
 
 RAISED = "raised"
 _FUNCTION = "graph"

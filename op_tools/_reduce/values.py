@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,22 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .._base.core import Error
 from .._base.error_text import one_line
 from .._torch.graph_arguments import named
-from .._torch.saved_graphs import GraphNode, SavedGraph
+from .._torch.saved_graphs import GraphNode, SavedGraph, program_state
 
 _LARGEST_INDEX = 2  # of made integers: they may be indices
-
-
-@contextlib.contextmanager
-def program_state(state: dict[str, Any]) -> Iterator[None]:
-    """Autocast and gradients as they were where the graph was compiled."""
-    with contextlib.ExitStack() as stack:
-        for device, dtype in (state.get("autocast") or {}).items():
-            stack.enter_context(torch.autocast(device, named(dtype, torch.dtype)))
-        if state.get("inference_mode"):
-            stack.enter_context(torch.inference_mode())
-        elif not state.get("grad_enabled", True):
-            stack.enter_context(torch.no_grad())
-        yield
 
 
 @dataclass

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from typing_extensions import Unpack
 
-from .._base.core import CoreHook, Scope, claim_folder, tolerance_text
+from .._base.captured_calls import call_folder
+from .._base.core import GRAPH_CALLS, CoreHook, Scope, claim_folder, log_warn, tolerance_text, unobserved
 from .._base.declared_options import OpAutoCompareOptions
 from .._base.declared_rows import ComparedOp
 from .._base.results import DEFAULT_ROWS, Result, counted, sorted_rows, text_table, worded
 from .._base.verdict import Coverage, Verdict, verdict_of
 from .tool import Tool
+
+_MOST_EXPLAINED = 8  # graphs: each is run some ten times more
 
 
 @dataclass(slots=True)
@@ -175,13 +179,39 @@ class OpAutoCompare(Tool):
 
     def __init__(self, **options: Unpack[OpAutoCompareOptions]) -> None:
         super().__init__(**options)
+        self._explanations: dict[str, str] = {}  # of wrong graphs: how they seem to have been computed
 
     def _open(self) -> tuple[CoreHook, Scope] | None:
+        self._explanations = {}
         opened = super()._open()
         if opened is not None and self._watch is not None:
             hook = opened[0]
             self._watch.save_graphs(lambda: claim_folder(hook))
         return opened
+
+    def stop(self) -> None:
+        super().stop()
+        if self._depth == 0 and self.coverage().graphs:
+            unobserved(self._explain_graphs)
+
+    end = stop
+
+    def _explain_graphs(self) -> None:
+        """Says how wrong graphs seem to have been computed, by the first saved call of each."""
+        report = self._report()
+        for row in report["rows"]:
+            op, saved = row["op"], row.get("saved")
+            is_wrong = op.startswith(GRAPH_CALLS) and row["verdict"] == Verdict.DIFFERS and row.get("kind") == "values"
+            if not is_wrong or not saved or op in self._explanations or len(self._explanations) >= _MOST_EXPLAINED:
+                continue
+            self._explanations[op] = ""
+            with suppress(Exception):  # it was removed, or its operators do not run so
+                from .._torch.hypotheses import explaining_call
+
+                likely = explaining_call(call_folder(saved))
+                if likely:
+                    self._explanations[op] = f"as if computed {likely[0].value}"
+                    log_warn(f"{op}: {self._explanations[op]}")
 
     @staticmethod
     def tolerances() -> str:
@@ -191,6 +221,10 @@ class OpAutoCompare(Tool):
     def result(self) -> CompareResult:
         """The results of the last run so far."""
         report = self._report_and_coverage()
+        rows = report.pop("rows")
+        wrong = [row for row in rows if row.get("kind") == "values" and row["verdict"] == Verdict.DIFFERS]
+        for told in [*report.get("ops", []), *wrong]:
+            if self._explanations.get(told["op"]):
+                told["reason"] = "; ".join(filter(None, [told.get("reason"), self._explanations[told["op"]]]))
         ops = [ComparedOp(**op) for op in report.pop("ops", [])]
-        rows = [CompareRow(**row) for row in report.pop("rows")]
-        return CompareResult(rows=rows, ops=ops, **report)
+        return CompareResult(rows=[CompareRow(**row) for row in rows], ops=ops, **report)

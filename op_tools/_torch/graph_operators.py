@@ -10,12 +10,13 @@ import copy
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import checkpoint
 
 from .._base.core import GraphNodes, current_module
 
@@ -29,6 +30,9 @@ _CASTS = {
 }
 _NOT_THE_USERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
 _CALLS = ("call_function", "call_method", "call_module")
+# Operators that take functions, and do nothing but call them: torch.utils.checkpoint, torch.autograd.Function. "": all others.
+_CHECKPOINT = "tag_activation_checkpoint"
+_RUN_BY_NODES = ("", _CHECKPOINT, "autograd_function_apply")
 
 
 class GraphOperators:
@@ -39,16 +43,16 @@ class GraphOperators:
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        self._module = fx.GraphModule(graph, _copy(graph.graph))
+        self._module = _copied(graph)
         inputs = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
         self._dtypes = [one.dtype if isinstance(one, torch.Tensor) else None for one in inputs]
         self._devices = {one.device for one in inputs if isinstance(one, torch.Tensor)}
         self._variants: dict[Any, fx.GraphModule] = {}
         self._places: dict[str, _Places] = {}
-        nodes = [node for node in graph.graph.nodes if node.op in _CALLS]
+        nodes = _calls(graph)
         self.count = len(nodes)
         """Operators in the graph."""
-        self.runs_by_nodes = not any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in nodes)
+        self.runs_by_nodes = all(_name_of_operator(node) in _RUN_BY_NODES for node in nodes)
         """False: some of its operators take functions, which torch may run compiled only."""
         self._is_shared = any(map(_is_collective, nodes))
 
@@ -88,20 +92,84 @@ class _Places:
     """A graph whose code says before each operator which node's turn it is."""
 
     def __init__(self, module: fx.GraphModule, caller: str) -> None:
-        calls = [node for node in module.graph.nodes if node.op in _CALLS]
+        calls = _calls(module)
         self._nodes = GraphNodes([(line_of_node(node), module_of_node(node, caller)) for node in calls])
-        graph = _copy(module.graph)
-        enter = self._nodes.enter  # the same object in all nodes: torch 2.7 asks for that in generated code
-        for number, node in enumerate([node for node in graph.nodes if node.op in _CALLS]):
-            with graph.inserting_before(node):
-                graph.call_function(enter, (number,))
-        self._code = fx.GraphModule(module, graph)
+        # The same objects in all nodes: torch 2.7 asks for that in generated code.
+        self._enter, self._leave = self._nodes.enter, self._nodes.leave
+        self._numbers = {node: number for number, node in enumerate(calls)}
+        self._code = self._with_places(module)
 
     def run(self, args: tuple[Any, ...]) -> Any:
+        # A compiled graph casts its weights in each run; autocast's cache would have those of before an optimizer's step.
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
         try:
             return self._code.forward(*args)
         finally:
-            self._nodes.leave()
+            torch.set_autocast_cache_enabled(caches)
+            self._leave()
+
+    def _with_places(self, module: fx.GraphModule, *, is_body: bool = False) -> fx.GraphModule:
+        graph, bodies = fx.Graph(), _bodies(module)
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in module.graph.nodes:
+            if node in self._numbers:
+                graph.call_function(self._enter, (self._numbers[node],))
+            if node.op == "output" and is_body:  # also runs in the backward pass, whose other calls are not the node's
+                graph.call_function(self._leave)
+            copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+            if _name_of_operator(node) == _CHECKPOINT:
+                body = _CheckpointedBody(self._with_places(bodies[node.args[0]], is_body=True), self._leave)
+                copy.target, copy.args = body.run, copy.args[1:]
+        code = fx.GraphModule(module, graph)
+        for node, body in bodies.items():
+            setattr(code, str(node.target), self._with_places(body, is_body=True))
+        return code
+
+
+class _CheckpointedBody:
+    """A part of a graph whose values are computed again in the backward pass."""
+
+    def __init__(self, code: fx.GraphModule, leave: Callable[[], None]) -> None:
+        self._code, self._leave = code, leave
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """As the program has it: with the same random numbers again. torch's own operator for it leaves that to compilers."""
+        chosen = self._code.meta.get("_checkpoint_context_fn")
+        kwargs = {**kwargs, "use_reentrant": False, **({"context_fn": chosen} if chosen else {})}
+        return checkpoint(self._run_code, *args, **kwargs)
+
+    def _run_code(self, *args: Any) -> Any:
+        try:
+            return self._code.forward(*args)
+        finally:
+            self._leave()
+
+
+def _bodies(module: fx.GraphModule) -> dict[fx.Node, fx.GraphModule]:
+    """The functions that its operators take, as graphs, by the node that reads them."""
+    read = {node: getattr(module, str(node.target), None) for node in module.graph.nodes if node.op == "get_attr"}
+    return {node: body for node, body in read.items() if isinstance(body, fx.GraphModule)}
+
+
+def _calls(module: fx.GraphModule) -> list[fx.Node]:
+    """Its operators, with those of the functions that they take."""
+    of_bodies = [node for body in _bodies(module).values() for node in _calls(body)]
+    return [node for node in module.graph.nodes if node.op in _CALLS] + of_bodies
+
+
+def _name_of_operator(node: fx.Node) -> str:
+    """Of an operator that takes functions; else ""."""
+    return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """With copies of the functions that its operators take."""
+    copied = fx.GraphModule(module, _copy(module.graph))
+    for node, body in _bodies(module).items():
+        setattr(copied, str(node.target), _copied(body))
+    copied.meta.update(module.meta)
+    return copied
 
 
 def _copy(graph: fx.Graph) -> fx.Graph:

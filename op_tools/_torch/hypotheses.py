@@ -9,11 +9,15 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from .._base.captured_calls import load_call
+from .saved_graphs import graph_folder, program_state, read_graph
 
 _NEARER = 0.25  # a hypothesis explains a result whose error against it is at most this share of its error
 _ALIKE = 2.0  # and roundings explain an error that is theirs up to this factor
@@ -119,6 +123,27 @@ def explaining(
             if max(sizes) <= math.log(_ALIKE):
                 fits[hypothesis] = 1 + max(sizes)
     return sorted(fits, key=fits.__getitem__)
+
+
+def explaining_call(folder: str) -> list[Hypothesis]:
+    """The same of a saved call of a graph.
+
+    Args:
+        folder: of the call; the graph is there, or above it.
+
+    Returns:
+        none where the graph or the call's results were not saved.
+
+    Raises:
+        op_tools.Error: a file is damaged.
+    """
+    call, place = load_call(folder), graph_folder(Path(folder))
+    observed = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
+    if place is None or not observed:
+        return []
+    graph = read_graph(place)
+    with program_state(graph.state):
+        return explaining(graph.operators(), call.args, observed)
 
 
 def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:

@@ -6,10 +6,11 @@ captured calls are (python_functions.py): a file from somewhere cannot open othe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,19 @@ class SavedGraph:
         path = folder / FILE
         path.write_text(json.dumps(facts, indent=1))
         return path
+
+
+@contextlib.contextmanager
+def program_state(state: dict[str, Any]) -> Iterator[None]:
+    """Autocast and gradients as they were where the graph was compiled."""
+    with contextlib.ExitStack() as stack:
+        for device, dtype in (state.get("autocast") or {}).items():
+            stack.enter_context(torch.autocast(device, named(dtype, torch.dtype)))
+        if state.get("inference_mode"):
+            stack.enter_context(torch.inference_mode())
+        elif not state.get("grad_enabled", True):
+            stack.enter_context(torch.no_grad())
+        yield
 
 
 def read_graph(folder: Path) -> SavedGraph:

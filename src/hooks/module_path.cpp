@@ -3,6 +3,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <atomic>
@@ -102,7 +103,19 @@ struct LastNode {
 };
 thread_local LastNode last_node = {};
 
-thread_local const Place* graph_node = nullptr;
+struct GraphNode {
+  const Place* place;  // nullptr: no graph runs by its nodes
+  int pass;            // the backward pass in which it began; -1: outside of passes
+};
+thread_local GraphNode graph_node = {nullptr, -1};
+
+// A node that began in the backward pass which this thread runs is part of a checkpoint or of a function with a
+// backward of its own: the autograd node around it is that which needs its results.
+const Place* running_graph_node(bool in_autograd_node) {
+  if (!in_autograd_node || !graph_node.place) return graph_node.place;
+  const int pass = torch::autograd::get_current_graph_task_id();
+  return graph_node.pass == pass ? graph_node.place : nullptr;
+}
 
 // Of the node that this thread runs; nothing where it runs none.
 std::optional<NodeOwner> owner_of_node() {
@@ -121,18 +134,19 @@ std::optional<NodeOwner> owner_of_node() {
 }  // namespace
 
 void set_graph_node(const Place* place) {
-  graph_node = place;
+  graph_node = {place, place ? torch::autograd::get_current_graph_task_id() : -1};
 }
 
 Place current_place(bool line, bool module, bool in_backward) {
   const auto owner = in_backward ? owner_of_node() : std::nullopt;
-  const Place node = graph_node && !owner ? *graph_node : Place();
+  const Place* const running = running_graph_node(owner.has_value());
+  const Place node = running ? *running : Place();
   // The module in backward as well: a checkpoint runs modules again there.
   Place place = host().place(line && !owner && !node.line, module && !node.module);
   if (node.line) place.line = node.line;
   if (node.module) place.module = node.module;
   if (owner) {
-    if (line) place.line = owner->line;
+    if (line && !node.line) place.line = owner->line;
     if (module && !place.module) place.module = owner->module;
   }
   if (line && !place.line) place.line = &kNone;

@@ -1,9 +1,12 @@
 """Programs of torch.compile under the tools: what the option `compiled` does, and which wrong compilers OpAutoCompare finds."""
 
+import contextlib
+
 import pytest
 import torch
 from conftest import launched
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from unchanged import LEVELS, assert_same
 
 import op_tools
@@ -131,6 +134,17 @@ def test_a_wrong_compiler_is_found(fault):
     assert any(kind in (row.kind, row.reason) or kind in row.reason for row in wrong), wrong
 
 
+def test_it_is_said_how_a_wrong_graph_seems_to_have_been_computed(capfd):
+    torch._dynamo.reset()
+    step = torch.compile(Block(), backend=WRONG["bfloat16"][0])
+    with op_tools.OpAutoCompare() as tool, torch.no_grad():
+        step(inputs())
+    result = tool.result()
+    [row] = result.failures
+    assert row.reason.startswith("as if computed ") and row.reason.endswith("bfloat16")
+    assert row.reason in result.table() and row.reason in capfd.readouterr().err
+
+
 def test_a_raise_of_the_compiled_code_is_found():
     def backend(graph, _):
         def run(*args):
@@ -183,6 +197,55 @@ def test_nodes_have_the_module_and_the_line_that_they_have_without_torch_compile
         return [(row.op.removesuffix(".default"), row.phase, row.module, row.source) for row in tool.result().rows]
 
     assert places(compiled=True) == places(compiled=False)
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y * 2.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return (gradient * y).mul(2.0)
+
+
+class Again(nn.Module):
+    """A part that is computed again in the backward pass, with the same random numbers; a function with its own backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)
+
+    def part(self, x):
+        return self.last(self.drop(self.first(x).sin()))
+
+    def forward(self, x):
+        return Exp.apply(checkpoint(self.part, x, use_reentrant=False)).tanh()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nodes_of_a_checkpoint_and_of_a_function_with_its_own_backward_are_seen_as_without_torch_compile(level):
+    def run(compiled, tool):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Again()
+        step = torch.compile(model, backend="aot_eager") if compiled else model
+        with tool:
+            y = step(inputs())
+            y.square().mean().backward()
+        return [y.detach(), *(p.grad for p in model.parameters())]
+
+    def places(tool):
+        assert tool.coverage().gaps() == [] and tool.result().verdict.value == "agrees"
+        return {(row.op, row.phase, row.module, row.source) for row in tool.result().rows}
+
+    nodes, eager = (op_tools.OpAutoCompare(level=level, compiled="nodes") for _ in range(2))
+    assert_same(run(True, nodes), run(True, contextlib.nullcontext()))
+    run(False, eager)
+    assert places(nodes) == places(eager)
 
 
 def test_a_graph_with_functions_in_it_runs_compiled_and_is_a_gap():
