@@ -1,5 +1,6 @@
 """op-tools graph-test: wrong compilers, compilers that hand on, and graphs that are none."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -57,6 +58,50 @@ def test_who_ran_a_case_is_said():
     assert rows_of("linear_gelu", backend="aot_eager")[0].ran == "torch"
 
 
+def counting(change):
+    """A backend that changes the first result: `change` gets it, the number of the call, and the arguments."""
+
+    def backend(graph, _):
+        calls = itertools.count()
+
+        def run(*args):
+            first, *rest = graph(*args)
+            return (change(first, next(calls), args), *rest)
+
+        return run
+
+    return backend
+
+
+def test_a_fault_of_the_second_call_alone_is_found():
+    (row,) = rows_of("rms_norm", backend=counting(lambda y, call, _: y * 1.1 if call else y))
+    assert row.status == "differs" and row.reason.startswith("second call: ")
+
+
+def test_a_size_that_was_compiled_in_is_found_with_dynamic_sizes():
+    first = []
+
+    def stale(y, _, args):
+        sizes = [arg for arg in args if isinstance(arg, int)]
+        first.extend(sizes[: not first])
+        return y * (first[0] / sizes[0]) if sizes else y
+
+    rows = rows_of("rms_norm", backend=counting(stale), dynamic=(False, True))
+    assert [row.status for row in rows] == ["agrees", "differs"]
+    assert rows[1].reason.startswith("second call, with other sizes: ")
+
+
+def test_breaks_recompiles_and_fallbacks_are_counted(monkeypatch):
+    def broken(x, weight):
+        torch._dynamo.graph_break()
+        return x * weight if x.shape[1] > 10 else x + weight
+
+    monkeypatch.setitem(PATTERNS, "rms_norm", Pattern(broken, PATTERNS["rms_norm"].shapes))
+    static, dynamic = rows_of("rms_norm", backend="aot_eager", dynamic=(False, True))
+    assert (static.breaks, static.recompiles, static.fallbacks) == (1, 0, 1)
+    assert (dynamic.breaks, dynamic.recompiles, dynamic.fallbacks) == (1, 1, 1)
+
+
 def test_a_compiler_without_such_an_operator_is_unsupported():
     def backend(graph, _):
         raise NotImplementedError("no kernel")
@@ -91,7 +136,10 @@ def test_the_command_writes_a_scorecard():
         and summary["ran"] == {"torch": 6}
         and summary["statuses"] == {"agrees": 6}
     )
-    assert "torch's kernels" in Path("result/scorecard.md").read_text()
+    assert summary["compiled"]["runs"] == 6 and summary["compiled"]["fallbacks"]["runs"] == 6
+    card = Path("result/scorecard.md").read_text()
+    assert "torch's kernels" in card and "| 0 | 0 | recompiles |" in card
+    assert Path("result/cases.csv").read_text().splitlines()[0].endswith("worker,ran,breaks,recompiles,fallbacks")
 
 
 def test_an_unknown_compiler_is_an_error(capsys):
