@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from .kernels import ELEMENTWISE
+from .layouts import IMAGES
 from .steps import Name, Program, Step
 
 aten = torch.ops.aten
@@ -56,12 +57,25 @@ def _linear(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     return "linear", tuple(node.args), {}
 
 
+@converts(aten.convolution.default)
+def _convolution(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Of images with known sizes, on channels-last memory."""
+    value = node.meta["val"]
+    is_known = not any(isinstance(size, torch.SymInt) for size in value.shape)
+    is_image = value.dim() == 4 and is_known and value.is_contiguous()
+    return IMAGES if is_image else "convolution", tuple(node.args), dict(node.kwargs)
+
+
 def program_of(graph: fx.Graph) -> Program:
     """The steps of an aten graph; an operator without a conversion is a step of torch's own kernel."""
     inputs: list[str] = []
     steps: list[Step] = []
     outputs: Any = ()
+    sizes: dict[str, int] = {}
     for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            sizes[node.name] = int(value.node.hint)
         if node.op == "placeholder":
             inputs.append(node.name)
         elif node.op == "output":
@@ -73,7 +87,7 @@ def program_of(graph: fx.Graph) -> Program:
             steps.append(Step(node.name, "torch", (), {}, _giving(value)))
         else:
             steps.append(_step_of_node(node))
-    return Program(inputs, steps, outputs)
+    return Program(inputs, steps, outputs, sizes)
 
 
 def _giving(value: Any) -> Callable[[], Any]:

@@ -22,6 +22,7 @@ class Layer(nn.Module):
         super().__init__()
         self.fault = fault
         self.linear, self.norm = nn.Linear(CLASSES, CLASSES), nn.LayerNorm(CLASSES)
+        self.images = nn.Conv2d(1, 3, 3)
         self.register_buffer("calls", torch.tensor([3, 5]))
         self.register_buffer("table", torch.zeros(2, CLASSES))
 
@@ -49,8 +50,13 @@ class Layer(nn.Module):
             return (nn.functional.silu(x),)
         if fault == "copied view":
             return (x, self.table.view(-1), self.linear(x))
-        if fault == "wrong layout":
+        if fault == "other strides":
             return (self.linear(x), x @ x.mT)
+        if fault == "wrong layout":
+            images = self.images(x[:, None, :, None] * x[:, None, None, :])
+            return (images.relu().mean((2, 3)), images)
+        if fault == "stale size":
+            return (x.sum(0) / x.shape[0],)
         return (self.linear(x).relu() + x,)
 
 

@@ -12,6 +12,7 @@ from op_tools.__main__ import main as command
 from op_tools._conformance.graph_judge import GraphJudge, GraphPlan, between
 from op_tools._conformance.patterns import PATTERNS, Pattern, pattern_cases
 from op_tools._conformance.rows import NOT_JUDGED, UNSUPPORTED
+from op_tools.sim_graph import layouts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CPU = torch.device("cpu")
@@ -26,6 +27,49 @@ def rows_of(name, backend="sim_graph", dynamic=(False,), training=False):
     """The rows of the first case of a pattern."""
     case = next(case for case in pattern_cases(training=training) if case.op == name)
     return GraphJudge(CPU, plan=GraphPlan(backend, dynamic, training)).rows(case)
+
+
+def convolved(x, weight):
+    y = torch.nn.functional.conv2d(x, weight)
+    z = torch.nn.functional.conv2d(y.relu(), torch.ones(2, 4, 2, 2))
+    return torch.nn.functional.silu(z).flatten(1)
+
+
+def of_transposed(x, weight):
+    return torch.nn.functional.layer_norm(x.mT, (6,)) @ weight
+
+
+def divided(x, weight):
+    return (x + weight).sum(0) / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "fault", "dynamic"),
+    [
+        (convolved, ((2, 3, 6, 6), (4, 3, 2, 2)), "wrong layout", False),
+        (of_transposed, ((2, 6, 5), (6, 4)), "16-bit products", False),
+        (divided, ((4, 6), (6,)), "stale size", True),
+    ],
+)
+def test_sim_graph_keeps_values_and_strides(monkeypatch, function, shapes, fault, dynamic):
+    monkeypatch.setitem(PATTERNS, "rms_norm", Pattern(function, {"mine": shapes}))
+    for training in (False, True):
+        assert {row.status for row in rows_of("rms_norm", dynamic=(dynamic,), training=training)} == {"agrees"}
+    with sim_graph.plant(fault):
+        assert "differs" in {row.status for row in rows_of("rms_norm", dynamic=(dynamic,))}
+
+
+def test_a_convolution_and_its_neighbours_keep_channels_last_memory(monkeypatch):
+    programs = []
+    choose = layouts.choose
+    monkeypatch.setattr(layouts, "choose", lambda program: (choose(program), programs.append(program)))
+    torch._dynamo.reset()
+    compiled = torch.compile(convolved, backend="sim_graph")
+    compiled(torch.randn(2, 3, 6, 6), torch.randn(4, 3, 2, 2))
+    kernels = [step.kernel for step in programs[0].steps if step.kernel != "torch"]
+    assert kernels.count("image_convolution") == 2 and kernels.count("planar") == 1
+    between = kernels[kernels.index("image_convolution") + 1 : len(kernels) - kernels[::-1].index("image_convolution")]
+    assert "relu" in between and "planar" not in between
 
 
 FAULTS = {
