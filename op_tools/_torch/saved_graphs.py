@@ -101,6 +101,12 @@ class SavedGraph:
         devices = [str(example["device"]) for example in self.examples if "device" in example]
         return next((device for device in devices if device.partition(":")[0] not in ("cpu", "meta")), "cpu")
 
+    def is_for_other_sizes(self, args: Sequence[Any]) -> bool:
+        """Was it compiled for any sizes, by a call whose sizes were others than those of `args`?"""
+        shapes = [list(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
+        examples = [example["shape"] for example in self.examples if "dtype" in example]
+        return self.dynamic and len(self.examples) == len(args) and examples != shapes
+
     def operators(self) -> GraphOperators:
         """The graph, to be run operator by operator with torch's own kernels."""
         graph = fx.Graph()

@@ -42,7 +42,6 @@ _same("product", aten.mm.default)
 _same("batched_product", aten.bmm.default)
 _same("softmax", aten._softmax.default)
 _same("gelu", aten.gelu.default)
-_same("layer_norm", aten.native_layer_norm.default)
 _same("variance", aten.var.correction)
 _same("variance_mean", aten.var_mean.correction)
 _same("standard_deviation", aten.std.correction)
@@ -55,6 +54,11 @@ def _linear(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     if node.kwargs:  # beta, alpha
         raise NotImplementedError
     return "linear", tuple(node.args), {}
+
+
+@converts(aten.native_layer_norm.default)
+def _layer_norm(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    return "layer_norm", tuple(node.args), {"statistics": node.meta["val"][1].dtype}
 
 
 @converts(aten.convolution.default)

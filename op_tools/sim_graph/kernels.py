@@ -35,19 +35,18 @@ def batched_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def layer_norm(
-    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, statistics: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The result, the mean and the reciprocal of the standard deviation over the last dimensions; contiguous, whatever `x` is, as torch
-    promises: a view of the result relies on it."""
+    promises: a view of the result relies on it. `statistics`: the dtype of the latter two."""
     dims = list(range(-len(shape), 0))
-    wide = x.double() if x.dtype == torch.float32 else x.float()
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x.double()
     variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
     scale = torch.rsqrt(variance + eps)
     y = (wide - mean) * scale
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
-    of_statistics = torch.float32 if x.dtype != torch.float64 else x.dtype
-    results = y.to(x.dtype), mean.to(of_statistics), scale.to(of_statistics)
+    results = y.to(x.dtype), mean.to(statistics), scale.to(statistics)
     return results[0].contiguous(), results[1].contiguous(), results[2].contiguous()
 
 

@@ -3,7 +3,7 @@
     ./dev prove graph_parts [--trials 51] [--seed 1] [--fault NAME]
 
 A trial compiles the network of a random program, with a layer that the fault is about, by sim_graph with a planted fault, and
-trains it for a step under OpAutoCompare. Of each graph that is found wrong the smallest part that fails is looked for, and a script is written
+trains it for a step under OpAutoCompare, for two with other sizes where the fault is about sizes. Of each graph that is found wrong the smallest part that fails is looked for, and a script is written
 of it, which runs in three fresh processes. Named: an operator of the part is of those to which the fault belongs. A fault counts where it
 changes a result, a gradient, a form or the program's memory. Clean: the same programs without a fault.
 """
@@ -29,6 +29,7 @@ os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
 from _layers_of_faults import Model, data_of
+from _random_programs import N
 from torch import Tensor
 
 import op_tools
@@ -61,13 +62,15 @@ def run_program(seed: int, fault: str, *, planted: bool, tool: Any = None) -> li
     model = Model(seed, fault)
     dtype = torch.float64 if fault == "float64 narrowed" else torch.float32
     model = model.to(dtype)
-    x = data_of(seed, torch.Generator().manual_seed(seed)).to(dtype)
+    draw = torch.Generator().manual_seed(seed)
+    is_dynamic = rule.only == "dynamic"
     plant = sim_graph.plant(fault) if planted else contextlib.nullcontext()
     with plant, tool or contextlib.nullcontext():
-        step = torch.compile(model, backend="sim_graph", dynamic=rule.only == "dynamic")
+        step = torch.compile(model, backend="sim_graph", dynamic=is_dynamic)
         try:
-            results = step(x)
-            sum(y.square().mean() for y in results if y.requires_grad).backward()
+            for rows in (N, N + 1) if is_dynamic else (N,):
+                results = step(data_of(seed, draw, rows).to(dtype))
+                sum(y.square().mean() for y in results if y.requires_grad).backward()
         except (RuntimeError, ValueError, AttributeError) as error:
             return [type(error)]
     seen: list[Any] = []
