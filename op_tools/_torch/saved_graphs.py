@@ -103,9 +103,9 @@ class SavedGraph:
 
     def is_for_other_sizes(self, args: Sequence[Any]) -> bool:
         """Was it compiled for any sizes, by a call whose sizes were others than those of `args`?"""
-        shapes = [list(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
-        examples = [example["shape"] for example in self.examples if "dtype" in example]
-        return self.dynamic and len(self.examples) == len(args) and examples != shapes
+        sizes = [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        examples = [example["shape"] if "dtype" in example else example.get("number") for example in self.examples]
+        return self.dynamic and len(examples) == len(sizes) and examples != sizes
 
     def operators(self) -> GraphOperators:
         """The graph, to be run operator by operator with torch's own kernels."""
