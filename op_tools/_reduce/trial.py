@@ -79,7 +79,9 @@ def run_trial(trial: Trial) -> TrialResult:
     compiled: Callable[..., Any] = torch.compile(
         names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
     )
-    calls = [_leaves_and_inputs(values, is_written=trial.is_written) for values in (trial.first, trial.values) if values]
+    calls = [
+        _leaves_and_inputs(values, is_written=trial.is_written) for values in (trial.first, trial.values) if values
+    ]
     with program_state(part.state), OpAutoCompare(output_dir=trial.folder, compiled="check", level="torch") as tool:
         try:
             for leaves, inputs in calls:

@@ -57,12 +57,12 @@ def _linear(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 
 
 @converts(aten.native_layer_norm.default)
-def _layer_norm(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def _convert_layer_norm(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     return "layer_norm", tuple(node.args), {"statistics": node.meta["val"][1].dtype}
 
 
 @converts(aten.convolution.default)
-def _convolution(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def _convert_convolution(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """Of images with known sizes, on channels-last memory."""
     value = node.meta["val"]
     is_known = not any(isinstance(size, torch.SymInt) for size in value.shape)

@@ -60,7 +60,7 @@ def image_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry:
     return torch.convolution(x, weight, bias, *geometry).contiguous(memory_format=torch.channels_last)
 
 
-def channels_last(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """`x` (N, C, H, W) with the channels next to each other in memory."""
     return x.contiguous(memory_format=torch.channels_last)
 
@@ -112,7 +112,7 @@ def add_relu(x: Tensor, y: Any) -> Tensor:
 KERNELS = {
     function.__name__: function
     for function in (
-        linear, linear_gelu, linear_and_gelu, convolution, image_convolution, channels_last, planar, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
+        linear, linear_gelu, linear_and_gelu, convolution, image_convolution, to_channels_last, planar, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
         standard_deviation, store, power, add_relu,
     )
 }  # fmt: skip

@@ -20,7 +20,9 @@ def choose(program: Program) -> None:
 
 def _around(program: Program, step: Step) -> None:
     place = program.steps.index(step)
-    before = [Step(f"{step.result}_{part}", "channels_last", (step.args[at],)) for at, part in enumerate(("x", "weight"))]
+    before = [
+        Step(f"{step.result}_{part}", "to_channels_last", (step.args[at],)) for at, part in enumerate(("x", "weight"))
+    ]
     result, step.result = step.result, f"{step.result}_nhwc"
     step.args = (*(Name(conversion.result) for conversion in before), *step.args[2:])
     program.steps[place : place + 1] = [*before, step, Step(result, "planar", (Name(step.result),))]
@@ -31,7 +33,7 @@ def _cancelled(program: Program, step: Step) -> None:
     maker = next((other for other in program.steps if step.args[:1] == (Name(other.result),)), None)
     if maker is None or maker.kernel != "planar":
         return
-    if step.kernel == "channels_last":
+    if step.kernel == "to_channels_last":
         bypass(program, step, maker.args[0])
     elif step.kernel in _UNARY and len(program.readers(maker.result)) == 1 and not program.is_returned(maker.result):
         result, step.result = step.result, f"{step.result}_nhwc"
