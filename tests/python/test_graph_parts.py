@@ -181,6 +181,17 @@ HOW = {
 }
 
 
+def test_a_way_in_which_a_graph_cannot_be_computed_explains_nothing():
+    def operators(x):
+        if x.dtype == torch.bfloat16:
+            raise RuntimeError("no such kernel")
+        return x @ x
+
+    x = torch.randn(4, 4)
+    assert Hypothesis.BFLOAT16 not in explaining(operators, [x], [operators(x) * 2.0])
+    assert explaining(operators, [x], [(x.half() @ x.half()).float()])[0] is Hypothesis.FLOAT16
+
+
 @pytest.mark.parametrize("hypothesis", HOW)
 def test_it_is_said_how_a_graph_seems_to_have_been_computed(hypothesis):
     right, observed = HOW[hypothesis]
