@@ -21,6 +21,11 @@ _JUNIT = {
     ERROR: "error",
     **dict.fromkeys((UNSUPPORTED, EXPECTED, NOT_JUDGED), "skipped"),
 }
+_COUNTS = {
+    "breaks": "torch.compile ended a graph and began another",
+    "recompiles": "the second call was compiled again; with dynamic sizes its sizes are others",
+    "fallbacks": "operators that came to torch's kernels in a call",
+}
 # Characters that XML 1.0 cannot hold.
 _CONTROL = {code: " " for code in range(32) if chr(code) not in "\t\n\r"}
 
@@ -150,6 +155,12 @@ def scorecard(rows: Rows, summary: Mapping[str, Any], facts: Mapping[str, Any]) 
         lines += ["## Who ran the compiled cases", ""]
         lines += _markdown_table(
             ("rows", "", ""), ((count, name, Ran[name.upper()].value) for name, count in summary["ran"].items())
+        )
+    if compiled := summary.get("compiled"):
+        lines += [f"In {compiled['runs']} runs of two calls:", ""]
+        lines += _markdown_table(
+            ("times", "in runs", "", ""),
+            ((compiled[name]["times"], compiled[name]["runs"], name, text) for name, text in _COUNTS.items()),
         )
     wrong = failures(rows)
     if wrong:

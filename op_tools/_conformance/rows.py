@@ -67,7 +67,10 @@ class Row:
     median: float | None = None
     """With --time: median of the call's seconds."""
     ran: str = ""
-    """Who ran a compiled case: a name of graph_judge.Ran."""
+    """Who ran a compiled case: a name of graph_judge.Ran; and what graph_judge.Counts has."""
+    breaks: int = 0
+    recompiles: int = 0
+    fallbacks: int = 0
     bytes: int = 0
     models: dict[str, int] = field(default_factory=dict)
     """Name of a model -> how often a step of it makes this call."""
@@ -76,6 +79,8 @@ class Row:
 _FIELDS = {one.name for one in fields(Row)}
 COLUMNS = tuple(one.name for one in fields(Row))[:18]
 assert COLUMNS[-1] == "worker"
+COLUMNS_OF_COMPILED = ("ran", "breaks", "recompiles", "fallbacks")
+"""Behind the others, where cases were compiled."""
 
 _PHASES = {"inplace": "inplace", "out": "out"}
 
@@ -183,8 +188,10 @@ def unpacked(content: bytes) -> dict[str, list[Row]]:
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """cases.csv."""
+    every = list(rows)
+    columns = COLUMNS + COLUMNS_OF_COMPILED if any(row.ran for row in every) else COLUMNS
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for row in rows:
-            writer.writerow("" if (value := getattr(row, name)) is None else value for name in COLUMNS)
+        writer.writerow(columns)
+        for row in every:
+            writer.writerow("" if (value := getattr(row, name)) is None else value for name in columns)

@@ -15,6 +15,7 @@ from .._base.verdict import Verdict, verdict_of
 from .._base.verdict import status_of as status_of_verdict
 from .rows import (
     AGREES,
+    COLUMNS_OF_COMPILED,
     CRASHED,
     DIFFERS,
     ERROR,
@@ -67,9 +68,20 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
         },
         "models": _models(rows, statuses),
         "ran": dict(sorted(Counter(row.ran for of_case in rows.values() for row in of_case if row.ran).items())),
+        **_compilation(rows),
         "self-test": facts["self-test"],
         "exit status": status_of_verdict(verdict_of_cases(counts, facts["self-test"], facts["cases"] - len(rows))),
     }
+
+
+def _compilation(rows: Rows) -> dict[str, Any]:
+    """Of compiled cases: how often something happened, and in how many runs; a run has a row of its forward pass."""
+    runs = [row for of_case in rows.values() for row in of_case if row.ran and not row.phase.startswith("backward")]
+    if not runs:
+        return {}
+    counts = {name: [getattr(row, name) for row in runs] for name in COLUMNS_OF_COMPILED[1:]}
+    happened = {name: {"times": sum(of), "runs": sum(map(bool, of))} for name, of in counts.items()}
+    return {"compiled": {"runs": len(runs), **happened}}
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

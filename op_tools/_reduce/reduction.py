@@ -52,8 +52,16 @@ class _NoAttemptsError(Exception):
 
 class _Search:
     def __init__(
-        self, graph: SavedGraph, values: GraphValues, into: Path, imports: Sequence[str], worker: Worker, attempts: int
+        self,
+        graph: SavedGraph,
+        values: GraphValues,
+        into: Path,
+        imports: Sequence[str],
+        worker: Worker,
+        attempts: int,
+        first: GraphValues | None,
     ) -> None:
+        self.first = first
         self.graph, self.values, self.into, self.imports = graph, values, into, tuple(imports)
         self.worker, self.most, self.attempts = worker, attempts, 0
         self.kinds: frozenset[str] = frozenset()
@@ -63,7 +71,8 @@ class _Search:
         self.attempts += 1
         values = tuple(self.values.inputs_of(self.graph, part))
         folder = self.into / f"{self.attempts}_{purpose}"
-        trial = Trial(part, values, self.values.are_written(part), str(folder), self.imports)
+        first = tuple(self.first.inputs_of(self.graph, part)) if self.first else ()
+        trial = Trial(part, values, self.values.are_written(part), str(folder), self.imports, first)
         result, failure = self.worker.work(trial)
         return TrialResult.of_failure(failure) if failure else result
 
@@ -111,9 +120,12 @@ def reduce_graph(
         raise Error(f"{folder}: no graph of torch.compile was saved there")
     graph = read_graph(place)
     graph = _compiled_by(graph, backend)
-    values = values_of(graph, _inputs_of(Path(folder), place, graph))
+    inputs = _inputs_of(Path(folder), place, graph)
+    values = values_of(graph, inputs)
+    # A compiler may have the sizes of the first call in its code.
+    first = values_of(graph, made_inputs(graph)) if graph.is_for_other_sizes(inputs) else None
     with Worker(start_trials, run_trial, seconds=timeout) as worker:
-        state = _Search(graph, values, Path(into), imports, worker, attempts)
+        state = _Search(graph, values, Path(into), imports, worker, attempts, first)
         names = [node.name for node in graph.nodes if not node.sets_state]
         whole = state.try_part(cut(graph, names), "whole")
         if not whole.kinds:

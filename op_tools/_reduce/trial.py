@@ -40,6 +40,8 @@ class Trial:
     folder: str
     """For the files of OpAutoCompare."""
     imports: tuple[str, ...] = ()
+    first: tuple[Value, ...] = ()
+    """Inputs of a call before, with the sizes that the program compiled the graph for; empty: none is made."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,13 @@ def run_trial(trial: Trial) -> TrialResult:
     compiled: Callable[..., Any] = torch.compile(
         names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
     )
-    leaves, inputs = _leaves_and_inputs(trial.values, is_written=trial.is_written)
+    calls = [
+        _leaves_and_inputs(values, is_written=trial.is_written) for values in (trial.first, trial.values) if values
+    ]
     with program_state(part.state), OpAutoCompare(output_dir=trial.folder, compiled="check", level="torch") as tool:
         try:
-            _backward(compiled(*inputs), leaves)
+            for leaves, inputs in calls:
+                _backward(compiled(*inputs), leaves)
         except Exception as error:
             note = with_type(error)
             raised = RAISED

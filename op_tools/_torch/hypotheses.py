@@ -109,9 +109,9 @@ def explaining(
         return []
     fits: dict[Hypothesis, float] = {}
     for hypothesis in Hypothesis:
-        supposed = _results(operators, args, hypothesis)
-        theirs = _distances(supposed, right)
-        if not any(theirs):
+        supposed = _results_or_none(operators, args, hypothesis)
+        theirs = _distances(supposed, right) if supposed is not None else []
+        if supposed is None or not any(theirs):
             continue
         now = _distances(observed, supposed)
         nearness = max(now[number] / errors[number] for number in wrong)
@@ -144,6 +144,16 @@ def explaining_call(folder: str) -> list[Hypothesis]:
     graph = read_graph(place)
     with program_state(graph.state):
         return explaining(graph.operators(), call.args, observed)
+
+
+def _results_or_none(
+    operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis
+) -> list[torch.Tensor] | None:
+    """None: the graph's operators do not take these dtypes, so that it was not computed in this way."""
+    try:
+        return _results(operators, args, hypothesis)
+    except Exception:
+        return None
 
 
 def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:

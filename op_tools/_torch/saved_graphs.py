@@ -102,6 +102,12 @@ class SavedGraph:
         devices = [str(example["device"]) for example in self.examples if "device" in example]
         return next((device for device in devices if device.partition(":")[0] not in ("cpu", "meta")), "cpu")
 
+    def is_for_other_sizes(self, args: Sequence[Any]) -> bool:
+        """Was it compiled for any sizes, by a call whose sizes were others than those of `args`?"""
+        sizes = [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        examples = [example["shape"] if "dtype" in example else example.get("number") for example in self.examples]
+        return self.dynamic and len(examples) == len(sizes) and examples != sizes
+
     def operators(self) -> GraphOperators:
         """The graph, to be run operator by operator with torch's own kernels."""
         graph = fx.Graph()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -325,11 +325,31 @@ def _loads(plan: Plan) -> tuple[list[str], str]:
     return modules, lines
 
 
-def _compiled(graph: SavedGraph) -> str:
+def _first_call(graph: SavedGraph, args: Sequence[Any]) -> str:
+    """A call with the sizes that the program compiled the graph for, where they are not those of `args`; "" otherwise, and where autocast
+    was on, without which it would be compiled again."""
+    if not graph.is_for_other_sizes(args) or graph.state.get("autocast"):
+        return ""
+    values = []
+    for example in graph.examples:
+        if "dtype" not in example:
+            values.append(repr(example.get("number")))
+            continue
+        size, dtype = tuple(example["shape"]), example["dtype"]
+        is_float = dtype.startswith(("torch.float", "torch.bfloat"))
+        values.append(
+            f"torch.{'ones' if is_float else 'zeros'}({size}, dtype={dtype}, device=DEVICE"
+            f"{', requires_grad=True' if example.get('requires_grad') and is_float else ''})"
+        )
+    lines = ["# The first call, with other sizes: it is compiled for these.", "compiled("]
+    return "\n".join([*lines, *(f"    {value}," for value in values), ")"]) + "\n"
+
+
+def _compiled(graph: SavedGraph, args: Sequence[Any]) -> str:
     """The graph, and the line that compiles it."""
     options = "".join(f", {key}={value!r}" for key, value in graph.options.items() if key.isidentifier())
     line = f"compiled = torch.compile(graph, backend={graph.backend!r}, dynamic={graph.dynamic}{options})"
-    return f"{graph.source('graph')}\n\n{line}\n\n\n"
+    return f"{graph.source('graph')}\n\n{line}\n{_first_call(graph, args)}\n\n"
 
 
 def _common() -> str:
@@ -350,7 +370,7 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
     inputs, call, expected = writer.inputs(), writer.call(), writer.expected()
     modules, loads = _loads(plan)
     common = _common()
-    compiled = _compiled(saved.graph) if saved.graph else ""
+    compiled = _compiled(saved.graph, saved.args) if saved.graph else ""
     modules += [module for module in ("math", "operator") if f"{module}." in compiled]
     if _AUTOCAST_ON in call:
         modules.append("contextlib")

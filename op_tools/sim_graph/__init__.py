@@ -6,8 +6,8 @@
     with op_tools.sim_graph.plant("wrong fusion"):
         step(x)
 
-aten graphs, forward and backward, become steps of its own kernels (conversions.py), neighbours are fused (fusions.py), and the steps become the
-text of a function, which is kept for graphs with the same text (compiler.py). An operator without a conversion runs as torch's own kernel.
+aten graphs, forward and backward, become steps of its own kernels (conversions.py), neighbours are fused (fusions.py), convolutions of images
+get channels-last memory (layouts.py), and the steps become the text of a function, which is kept for graphs with the same text (compiler.py). An operator without a conversion runs as torch's own kernel.
 faults.py has the faults. docs/compiled.md describes it.
 """
 

@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from . import faults, fusions
+from . import faults, fusions, layouts
 from .conversions import program_of
 from .kernels import KERNELS, add_relu
 from .steps import Name, Program
@@ -68,6 +68,7 @@ def compiled_texts() -> int:
 def _compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     program = program_of(graph.graph)
     fusions.fuse(program)
+    layouts.choose(program)
     fusions.drop_unread(program)
     planted = faults.current()
     is_dynamic = any(isinstance(value, torch.SymInt) for value in inputs)

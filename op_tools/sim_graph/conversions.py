@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from .kernels import ELEMENTWISE
+from .layouts import IMAGES
 from .steps import Name, Program, Step
 
 aten = torch.ops.aten
@@ -41,7 +42,6 @@ _same("product", aten.mm.default)
 _same("batched_product", aten.bmm.default)
 _same("softmax", aten._softmax.default)
 _same("gelu", aten.gelu.default)
-_same("layer_norm", aten.native_layer_norm.default)
 _same("variance", aten.var.correction)
 _same("variance_mean", aten.var_mean.correction)
 _same("standard_deviation", aten.std.correction)
@@ -56,12 +56,30 @@ def _linear(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     return "linear", tuple(node.args), {}
 
 
+@converts(aten.native_layer_norm.default)
+def _convert_layer_norm(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    return "layer_norm", tuple(node.args), {"statistics": node.meta["val"][1].dtype}
+
+
+@converts(aten.convolution.default)
+def _convert_convolution(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Of images with known sizes, on channels-last memory."""
+    value = node.meta["val"]
+    is_known = not any(isinstance(size, torch.SymInt) for size in value.shape)
+    is_image = value.dim() == 4 and is_known and value.is_contiguous()
+    return IMAGES if is_image else "convolution", tuple(node.args), dict(node.kwargs)
+
+
 def program_of(graph: fx.Graph) -> Program:
     """The steps of an aten graph; an operator without a conversion is a step of torch's own kernel."""
     inputs: list[str] = []
     steps: list[Step] = []
     outputs: Any = ()
+    sizes: dict[str, int] = {}
     for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            sizes[node.name] = int(value.node.hint)
         if node.op == "placeholder":
             inputs.append(node.name)
         elif node.op == "output":
@@ -73,7 +91,7 @@ def program_of(graph: fx.Graph) -> Program:
             steps.append(Step(node.name, "torch", (), {}, _giving(value)))
         else:
             steps.append(_step_of_node(node))
-    return Program(inputs, steps, outputs)
+    return Program(inputs, steps, outputs, sizes)
 
 
 def _giving(value: Any) -> Callable[[], Any]:

@@ -174,6 +174,31 @@ def _to_int32(x: torch.Tensor) -> torch.Tensor:
     return x.int().long() if x.dtype == torch.int64 else x
 
 
+def _stale_size(program: Program) -> int:
+    """A symbolic size as a number, that of the first call."""
+
+    def change(step: Step) -> bool:
+        *first, last = step.args
+        if not isinstance(last, Name) or last.text not in program.sizes:
+            return False
+        step.args = (*first, program.sizes[last.text])
+        return True
+
+    return _each(program, ("mul", "div"), change)
+
+
+def _misread(x: torch.Tensor) -> torch.Tensor:
+    """Channels-last memory, read as if the rows of a channel were next to each other."""
+    return x.permute(0, 2, 3, 1).contiguous().view(x.shape)
+
+
+def _misread_memory(program: Program) -> int:
+    def change(step: Step) -> None:
+        step.kernel, step.function = "torch", _misread
+
+    return _each(program, ("planar",), change)
+
+
 def _to_rows(x: torch.Tensor) -> torch.Tensor:
     """The right values in the wrong layout."""
     return x.mT.contiguous().mT if x.dim() > 1 else x
@@ -202,7 +227,9 @@ FAULTS: dict[str, Fault] = {
         Fault("float64 narrowed", _after(("linear", "product", "batched_product"), _to_float32), _PRODUCTS),
         Fault("int64 narrowed", _after(("mul", "add"), _to_int32), frozenset({"mul", "add", "mul_", "add_", "iadd", "imul"})),
         Fault("no correction", _keyword(("variance", "variance_mean", "standard_deviation"), "correction", 0), frozenset({"var", "std", "var_mean", "std_mean"})),
-        Fault("wrong layout", _after(("linear", "product", "batched_product", "gelu", "add_relu"), _to_rows), _PRODUCTS | {"gelu", "relu", "add"}),
+        Fault("wrong layout", _misread_memory, frozenset({"conv2d"})),
+        Fault("stale size", _stale_size, frozenset({"mul", "truediv", "div"}), only="dynamic"),
+        Fault("other strides", _after(("linear", "product", "batched_product", "gelu", "add_relu"), _to_rows), _PRODUCTS | {"gelu", "relu", "add"}),
         Fault("lost mutation", _lost("store"), frozenset({"add_", "mul_", "copy_", "setitem", "batch_norm", "iadd"})),
         Fault("dead code", _dead_code, frozenset({"setitem", "copy_"})),
         Fault("reused buffer", _reused, frozenset({"sigmoid", "tanh"})),

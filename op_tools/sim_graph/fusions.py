@@ -90,7 +90,7 @@ def _scale_softmax(program: Program) -> None:
 def drop_unread(program: Program) -> None:
     """Steps whose value nothing reads, but for those that write an input."""
     for step in reversed(list(program.steps)):
-        is_pure = step.kernel != "store" and not _writes(step)
+        is_pure = step.kernel != "store" and (step.function is None or not _writes(step))
         if is_pure and not program.readers(step.result) and not program.is_returned(step.result):
             program.steps.remove(step)
 

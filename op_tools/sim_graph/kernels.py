@@ -35,18 +35,39 @@ def batched_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def layer_norm(
-    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, statistics: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, the mean and the reciprocal of the standard deviation over the last dimensions."""
+    """The result, the mean and the reciprocal of the standard deviation over the last dimensions; contiguous, whatever `x` is, as torch
+    promises: a view of the result relies on it. `statistics`: the dtype of the latter two."""
     dims = list(range(-len(shape), 0))
-    wide = x.double() if x.dtype == torch.float32 else x.float()
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x.double()
     variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
     scale = torch.rsqrt(variance + eps)
     y = (wide - mean) * scale
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
-    of_statistics = torch.float32 if x.dtype != torch.float64 else x.dtype
-    return y.to(x.dtype), mean.to(of_statistics), scale.to(of_statistics)
+    results = y.to(x.dtype), mean.to(statistics), scale.to(statistics)
+    return results[0].contiguous(), results[1].contiguous(), results[2].contiguous()
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+    """`geometry`: stride, padding, dilation, transposed, output_padding, groups."""
+    return torch.convolution(x, weight, bias, *geometry)
+
+
+def image_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+    """On channels-last memory, and so is the result."""
+    return torch.convolution(x, weight, bias, *geometry).contiguous(memory_format=torch.channels_last)
+
+
+def to_channels_last(x: Tensor) -> Tensor:
+    """`x` (N, C, H, W) with the channels next to each other in memory."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def planar(x: Tensor) -> Tensor:
+    """`x` (N, C, H, W) with the rows of a channel next to each other in memory."""
+    return x.contiguous()
 
 
 def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
@@ -91,7 +112,7 @@ def add_relu(x: Tensor, y: Any) -> Tensor:
 KERNELS = {
     function.__name__: function
     for function in (
-        linear, linear_gelu, linear_and_gelu, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
+        linear, linear_gelu, linear_and_gelu, convolution, image_convolution, to_channels_last, planar, product, batched_product, layer_norm, softmax, scaled_softmax, gelu, variance, variance_mean,
         standard_deviation, store, power, add_relu,
     )
 }  # fmt: skip

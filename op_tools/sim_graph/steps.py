@@ -38,6 +38,8 @@ class Program:
     inputs: list[str]
     steps: list[Step]
     outputs: Any
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Symbolic sizes by their names, as they were when it was compiled."""
 
     def readers(self, name: str) -> list[Step]:
         """The steps that read a value."""

@@ -3,7 +3,7 @@
     ./dev prove graph_parts [--trials 51] [--seed 1] [--fault NAME]
 
 A trial compiles the network of a random program, with a layer that the fault is about, by sim_graph with a planted fault, and
-trains it for a step under OpAutoCompare. Of each graph that is found wrong the smallest part that fails is looked for, and a script is written
+trains it for a step under OpAutoCompare, for two with other sizes where the fault is about sizes. Of each graph that is found wrong the smallest part that fails is looked for, and a script is written
 of it, which runs in three fresh processes. Named: an operator of the part is of those to which the fault belongs. A fault counts where it
 changes a result, a gradient, a form or the program's memory. Clean: the same programs without a fault.
 """
@@ -28,8 +28,9 @@ sys.path[:0] = [str(ROOT / "tests" / "proofs"), str(ROOT)]
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
-from _random_programs import CLASSES, C, Edit, H, N, Network, T, program
-from torch import Tensor, nn
+from _layers_of_faults import Model, data_of
+from _random_programs import N
+from torch import Tensor
 
 import op_tools
 import op_tools.sim_graph as sim_graph
@@ -38,57 +39,6 @@ from op_tools._reduce import ReducedGraph, reduce_graph
 from op_tools.repro import Plan, make
 
 MODULE = "op_tools.sim_graph"
-_SHAPES = {"rows": (C,), "tokens": (T, C), "images": (C, H, H)}
-
-
-class Layer(nn.Module):
-    """Operators to which faults belong, on rows (n, CLASSES)."""
-
-    def __init__(self, fault: str) -> None:
-        super().__init__()
-        self.fault = fault
-        self.linear, self.norm = nn.Linear(CLASSES, CLASSES), nn.LayerNorm(CLASSES)
-        self.register_buffer("calls", torch.tensor([3, 5]))
-        self.register_buffer("table", torch.zeros(2, CLASSES))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        fault = self.fault
-        if fault == "wrong fusion":
-            return (nn.functional.gelu(self.linear(x)),)
-        if fault in ("wrong constant", "no gradient function"):
-            return (self.norm(x * 0.02),)
-        if fault in ("wrong scale", "16-bit softmax"):
-            return (x + torch.softmax((x @ x.mT) * 0.3, -1) @ x,)
-        if fault in ("int64 narrowed", "lost mutation"):
-            self.calls += 1
-            return (x, self.calls * 3_000_000_000)
-        if fault == "no correction":
-            return ((x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1),)
-        if fault == "dead code":
-            y = x * 2.0
-            y[0] = 0.5
-            return (y,)
-        if fault == "reused buffer":
-            y = x * 1.5
-            return (torch.sigmoid(y) * y,)
-        if fault == "wrong kernel":
-            return (nn.functional.silu(x),)
-        if fault == "copied view":
-            return (x, self.table.view(-1), self.linear(x))
-        if fault == "wrong layout":
-            return (self.linear(x), x @ x.mT)
-        return (self.linear(x).relu() + x,)
-
-
-class Model(nn.Module):
-    """A random network, and the layer behind it."""
-
-    def __init__(self, seed: int, fault: str) -> None:
-        super().__init__()
-        self.network, self.layer = Network(program(seed), Edit()), Layer(fault)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.layer(self.network(x))
 
 
 @dataclass
@@ -112,13 +62,15 @@ def run_program(seed: int, fault: str, *, planted: bool, tool: Any = None) -> li
     model = Model(seed, fault)
     dtype = torch.float64 if fault == "float64 narrowed" else torch.float32
     model = model.to(dtype)
-    x = torch.randn((N, *_SHAPES[program(seed).data]), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    draw = torch.Generator().manual_seed(seed)
+    is_dynamic = rule.only == "dynamic"
     plant = sim_graph.plant(fault) if planted else contextlib.nullcontext()
     with plant, tool or contextlib.nullcontext():
-        step = torch.compile(model, backend="sim_graph", dynamic=rule.only == "dynamic")
+        step = torch.compile(model, backend="sim_graph", dynamic=is_dynamic)
         try:
-            results = step(x)
-            sum(y.square().mean() for y in results if y.requires_grad).backward()
+            for rows in (N, N + 1) if is_dynamic else (N,):
+                results = step(data_of(seed, draw, rows).to(dtype))
+                sum(y.square().mean() for y in results if y.requires_grad).backward()
         except (RuntimeError, ValueError, AttributeError) as error:
             return [type(error)]
     seen: list[Any] = []

@@ -305,7 +305,7 @@ def test_graphs_and_graph_breaks_are_those_without_a_tool(level):
         assert_same(list(counted()), list(expected))
 
 
-# --- A compiler of others: openvino 2026.4 with torch 2.13 ----------------------------------------------------------------
+# --- Compilers of others: openvino 2026.4 and iree-turbine 3.9.0 with torch 2.13 ----------------------------------------------
 
 
 def with_input_changed(x):
@@ -339,21 +339,38 @@ def test_faults_of_openvino_are_found_or_not_judged(fault, level):
     result = tool.result()
     if level == "aten":
         assert result.verdict.value == "not judged" and result.coverage.backends == {"openvino": 1}
-    elif not is_healed(fault):
+    elif not is_healed("openvino", function, make):
         assert result.verdict.value == "differs"
         assert kind in {row.kind for row in result.rows if row.verdict == "differs"}
 
 
-def is_healed(fault):
-    """A later openvino, or another processor: then there is nothing to be found."""
-    function, make, _ = OF_OPENVINO[fault]
+OF_IREE = {
+    "float64 sum": (lambda x: x + x, lambda: torch.linspace(1, 2, 8, dtype=torch.float64), "values"),
+    "tanh form of gelu": (lambda x: nn.functional.gelu(x, approximate="tanh"), lambda: inputs(50), "values"),
+    "strides": (lambda x: (x @ torch.ones(6, 5)).transpose(0, 1), inputs, "strides"),
+}
+
+
+@pytest.mark.parametrize("fault", OF_IREE)
+def test_faults_of_iree_turbine_are_found(fault):
+    pytest.importorskip("iree.turbine", reason="iree-turbine is not installed: docs/compiled.md has its versions")
+    function, make, kind = OF_IREE[fault]
+    torch._dynamo.reset()
+    with torch.no_grad(), op_tools.OpAutoCompare(level="torch") as tool:
+        torch.compile(function, backend="turbine_cpu")(make())
+    if not is_healed("turbine_cpu", function, make):
+        assert kind in {row.kind for row in tool.result().rows if row.verdict == "differs"}
+
+
+def is_healed(backend, function, make):
+    """A later compiler, or another processor: then there is nothing to be found."""
     torch._dynamo.reset()
     mine, other = make(), make()
-    results = torch.compile(function, backend="openvino")(mine), function(other)
+    results = torch.compile(function, backend=backend)(mine), function(other)
     flat = [torch.utils._pytree.tree_leaves(one) for one in results]
     same = all(torch.allclose(a.double(), b.double(), rtol=1e-6) for a, b in zip(*flat, strict=True))
     return (
         same
         and torch.equal(mine, other)
-        and all(a.requires_grad == b.requires_grad for a, b in zip(*flat, strict=True))
+        and all((a.requires_grad, a.stride()) == (b.requires_grad, b.stride()) for a, b in zip(*flat, strict=True))
     )

@@ -142,6 +142,20 @@ def test_the_smallest_part_of_a_wrong_graph_is_the_wrong_fusion():
     assert script.reproduces and "torch._C._nn.gelu" in Path("repro.py").read_text()
 
 
+def test_a_size_that_was_compiled_in_is_shown_after_a_call_with_other_sizes():
+    torch._dynamo.reset()
+    with sim_graph.plant("stale size"):
+        step = torch.compile(lambda x: x.sin().sum(0) / x.shape[0], backend="sim_graph", dynamic=True)
+        with op_tools.OpAutoCompare() as tool:
+            step(torch.ones(4, 3))
+            step(torch.ones(5, 3))
+        (saved,) = {row.saved for row in tool.result().failures}
+        reduced = reduce_graph(saved, "op_autocompare_result", imports=[MODULE])
+        _, _, script = make(reduced.folder, Path("repro.py"), Plan("cpu", (MODULE,)), 120, lambda _: None, runs=1)
+    assert [node.target for node in reduced.part.nodes] == ["_operator.truediv"]
+    assert script.reproduces and "The first call, with other sizes" in Path("repro.py").read_text()
+
+
 def test_a_compiler_that_ends_the_process_is_cut_as_well():
     """No call of the graph was saved: its inputs are made."""
     graph_of(Block(), torch.randn(5, 6), dynamic=True).write(Path("graph"))
@@ -165,6 +179,17 @@ HOW = {
     Hypothesis.NO_CORRECTION: (lambda x: x.std(), lambda x: x.std(correction=0)),
     Hypothesis.TANH_GELU: (nn.functional.gelu, lambda x: nn.functional.gelu(x, approximate="tanh")),
 }
+
+
+def test_a_way_in_which_a_graph_cannot_be_computed_explains_nothing():
+    def operators(x):
+        if x.dtype == torch.bfloat16:
+            raise RuntimeError("no such kernel")
+        return x @ x
+
+    x = torch.randn(4, 4)
+    assert Hypothesis.BFLOAT16 not in explaining(operators, [x], [operators(x) * 2.0])
+    assert explaining(operators, [x], [(x.half() @ x.half()).float()])[0] is Hypothesis.FLOAT16
 
 
 @pytest.mark.parametrize("hypothesis", HOW)

@@ -1,5 +1,6 @@
 """op-tools graph-test: wrong compilers, compilers that hand on, and graphs that are none."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from op_tools.__main__ import main as command
 from op_tools._conformance.graph_judge import GraphJudge, GraphPlan, between
 from op_tools._conformance.patterns import PATTERNS, Pattern, pattern_cases
 from op_tools._conformance.rows import NOT_JUDGED, UNSUPPORTED
+from op_tools.sim_graph import layouts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CPU = torch.device("cpu")
@@ -25,6 +27,49 @@ def rows_of(name, backend="sim_graph", dynamic=(False,), training=False):
     """The rows of the first case of a pattern."""
     case = next(case for case in pattern_cases(training=training) if case.op == name)
     return GraphJudge(CPU, plan=GraphPlan(backend, dynamic, training)).rows(case)
+
+
+def convolved(x, weight):
+    y = torch.nn.functional.conv2d(x, weight)
+    z = torch.nn.functional.conv2d(y.relu(), torch.ones(2, 4, 2, 2))
+    return torch.nn.functional.silu(z).flatten(1)
+
+
+def of_transposed(x, weight):
+    return torch.nn.functional.layer_norm(x.mT, (6,)) @ weight
+
+
+def divided(x, weight):
+    return (x + weight).sum(0) / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "fault", "dynamic"),
+    [
+        (convolved, ((2, 3, 6, 6), (4, 3, 2, 2)), "wrong layout", False),
+        (of_transposed, ((2, 6, 5), (6, 4)), "16-bit products", False),
+        (divided, ((4, 6), (6,)), "stale size", True),
+    ],
+)
+def test_sim_graph_keeps_values_and_strides(monkeypatch, function, shapes, fault, dynamic):
+    monkeypatch.setitem(PATTERNS, "rms_norm", Pattern(function, {"mine": shapes}))
+    for training in (False, True):
+        assert {row.status for row in rows_of("rms_norm", dynamic=(dynamic,), training=training)} == {"agrees"}
+    with sim_graph.plant(fault):
+        assert "differs" in {row.status for row in rows_of("rms_norm", dynamic=(dynamic,))}
+
+
+def test_a_convolution_and_its_neighbours_keep_channels_last_memory(monkeypatch):
+    programs = []
+    choose = layouts.choose
+    monkeypatch.setattr(layouts, "choose", lambda program: (choose(program), programs.append(program)))
+    torch._dynamo.reset()
+    compiled = torch.compile(convolved, backend="sim_graph")
+    compiled(torch.randn(2, 3, 6, 6), torch.randn(4, 3, 2, 2))
+    kernels = [step.kernel for step in programs[0].steps if step.kernel != "torch"]
+    assert kernels.count("image_convolution") == 2 and kernels.count("planar") == 1
+    between = kernels[kernels.index("image_convolution") + 1 : len(kernels) - kernels[::-1].index("image_convolution")]
+    assert "relu" in between and "planar" not in between
 
 
 FAULTS = {
@@ -55,6 +100,50 @@ def test_static_and_dynamic_sizes_have_rows_of_their_own():
 
 def test_who_ran_a_case_is_said():
     assert rows_of("linear_gelu", backend="aot_eager")[0].ran == "torch"
+
+
+def counting(change):
+    """A backend that changes the first result: `change` gets it, the number of the call, and the arguments."""
+
+    def backend(graph, _):
+        calls = itertools.count()
+
+        def run(*args):
+            first, *rest = graph(*args)
+            return (change(first, next(calls), args), *rest)
+
+        return run
+
+    return backend
+
+
+def test_a_fault_of_the_second_call_alone_is_found():
+    (row,) = rows_of("rms_norm", backend=counting(lambda y, call, _: y * 1.1 if call else y))
+    assert row.status == "differs" and row.reason.startswith("second call: ")
+
+
+def test_a_size_that_was_compiled_in_is_found_with_dynamic_sizes():
+    first = []
+
+    def stale(y, _, args):
+        sizes = [arg for arg in args if isinstance(arg, int)]
+        first.extend(sizes[: not first])
+        return y * (first[0] / sizes[0]) if sizes else y
+
+    rows = rows_of("rms_norm", backend=counting(stale), dynamic=(False, True))
+    assert [row.status for row in rows] == ["agrees", "differs"]
+    assert rows[1].reason.startswith("second call, with other sizes: ")
+
+
+def test_breaks_recompiles_and_fallbacks_are_counted(monkeypatch):
+    def broken(x, weight):
+        torch._dynamo.graph_break()
+        return x * weight if x.shape[1] > 10 else x + weight
+
+    monkeypatch.setitem(PATTERNS, "rms_norm", Pattern(broken, PATTERNS["rms_norm"].shapes))
+    static, dynamic = rows_of("rms_norm", backend="aot_eager", dynamic=(False, True))
+    assert (static.breaks, static.recompiles, static.fallbacks) == (1, 0, 1)
+    assert (dynamic.breaks, dynamic.recompiles, dynamic.fallbacks) == (1, 1, 1)
 
 
 def test_a_compiler_without_such_an_operator_is_unsupported():
@@ -91,7 +180,10 @@ def test_the_command_writes_a_scorecard():
         and summary["ran"] == {"torch": 6}
         and summary["statuses"] == {"agrees": 6}
     )
-    assert "torch's kernels" in Path("result/scorecard.md").read_text()
+    assert summary["compiled"]["runs"] == 6 and summary["compiled"]["fallbacks"]["runs"] == 6
+    card = Path("result/scorecard.md").read_text()
+    assert "torch's kernels" in card and "| 0 | 0 | recompiles |" in card
+    assert Path("result/cases.csv").read_text().splitlines()[0].endswith("worker,ran,breaks,recompiles,fallbacks")
 
 
 def test_an_unknown_compiler_is_an_error(capsys):
