@@ -4,8 +4,10 @@
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
 its result depends on the size of the batch, on the position in it, on the row before, on alignment, on gaps in memory, on the length
-of the sequence, on the number of keys that are left out, on the stream, comes out otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn
-by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault changed nothing is drawn again.
+of the sequence, on the number of keys that are left out, on the stream, comes out otherwise in every second call, has a bit flipped in a
+single call, or in each call with a probability of 1e-4 (the program then runs until it has happened). `--kinds` takes some of them. Model,
+operator and kind are drawn by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault
+changed nothing is drawn again.
 
 Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
 are found beforehand, without a fault, and each is confirmed by torch alone: the same call by hand, on rows of its inputs. Another
@@ -26,7 +28,8 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +50,37 @@ import op_tools.sim_device as sim
 Finding = tuple[str, str]
 """(operator, relation)"""
 
+ATTENTION = "aten::scaled_dot_product_attention"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of fault, and how it is planted."""
+
+    relation: str  # which it breaks
+    fault: str = ""  # of the simulated device; empty: the kind's own name
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # The kernel in which it is planted, of torch's attention: the simulated device has none of attention. Empty: that of the operator.
+    in_attention: str = ""
+    is_transient: bool = False
+    is_rare: bool = False  # the program runs until it has happened
+
+
 KINDS = {
-    "batch_size": "batch",
-    "batch_position": "position",
-    "misaligned": "memory",
-    "every_second": "repeat",
-    "bit_flip": "repeat",
-    "neighbour": "neighbour",
-    "other_stream": "stream",
-    "gaps": "strides",
-    "sequence_length": "sequence",
-    "row_length": "padding",
+    "batch_size": Kind("batch"),
+    "batch_position": Kind("position"),
+    "misaligned": Kind("memory"),
+    "every_second": Kind("repeat"),
+    "bit_flip": Kind("repeat", options={"call": 0}, is_transient=True),
+    "bit_flip_rate": Kind("repeat", fault="bit_flip", options={"probability": 1e-4}, is_transient=True, is_rare=True),
+    "neighbour": Kind("neighbour"),
+    "other_stream": Kind("stream"),
+    "gaps": Kind("strides"),
+    "sequence_length": Kind("sequence"),
+    "row_length": Kind("padding", in_attention="aten::_softmax"),
 }
-# The simulated device has no kernel of attention: it runs those of products and softmax.
-INSIDE = {"row_length": "aten::_softmax"}
+MOST_DRAWS = 300
+MOST_RUNS = 3000  # of a program, until a rare fault has happened
 # They move values, and a fault in them would be one of every operator.
 PASSED_OVER = ("aten::_copy_from", "aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense", "aten::empty")
 
@@ -85,13 +105,18 @@ class Decoder(nn.Module):
 class Attention(nn.Module):
     """The same with torch's own attention."""
 
-    def __init__(self, causal: bool = False) -> None:
+    def __init__(self, causal: bool = False, mask: torch.dtype | None = None) -> None:
         super().__init__()
-        self.qkv, self.causal = nn.Linear(12, 36), causal
+        self.qkv, self.causal, self.mask = nn.Linear(12, 36), causal, mask
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        below = None
+        if self.mask:
+            below = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+            if self.mask != torch.bool:
+                below = torch.zeros_like(below, dtype=self.mask).masked_fill(~below, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=below, is_causal=self.causal)
 
 
 class Gates(nn.Module):
@@ -119,6 +144,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "decoder": (Decoder, lambda: torch.randint(32, (5, 7))),
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
+    "masked attention": (lambda: Attention(mask=torch.bool), lambda: torch.randn(3, 8, 12)),
+    "biased attention": (lambda: Attention(mask=torch.float32), lambda: torch.randn(4, 5, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (
         lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)),
@@ -161,12 +188,27 @@ class CallsHit(op_tools.Hook):
             self.names.add(call.name)
 
 
-def findings(model: str, seed: int, device: str, trains: bool) -> op_tools.InvarianceResult:
+def findings(
+    model: str,
+    seed: int,
+    device: str,
+    trains: bool,
+    ops: Iterable[str] = (),
+    until: Callable[[], bool] = lambda: True,
+) -> op_tools.InvarianceResult:
+    """Of runs until that is so. `ops`: those that are watched; none: all that torch does not make of others."""
     with tempfile.TemporaryDirectory() as folder:
         with op_tools.OpInvariance(
-            level="aten", output_dir=folder, first_n_per_signature=1000, threads=device == "cpu"
+            level="aten",
+            ops=",".join(ops),
+            output_dir=folder,
+            first_n_per_signature=1_000_000,
+            threads=device == "cpu",
         ) as tool:
-            run(model, seed, device, trains)
+            for _ in range(MOST_RUNS):
+                run(model, seed, device, trains)
+                if until():
+                    break
         return tool.result()
 
 
@@ -377,42 +419,51 @@ def clean(seed: int) -> tuple[str, set[Finding], set[Finding], int]:
 def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, set[Finding], str]:
     """(kind, operator and relation named, false alarms, in words) of a planted fault."""
     draw = random.Random(seed)
-    while True:
-        kind = draw.choice(kinds)
-        model, trains, input_seed = draw.choice(list(MODELS)), draw.random() < 0.5, draw.randrange(1000)
+    for _ in range(MOST_DRAWS):
+        name = draw.choice(kinds)
+        kind = KINDS[name]
+        models = [model for model in MODELS if not kind.in_attention or "attention" in model]
+        model, trains, input_seed = draw.choice(models), draw.random() < 0.5, draw.randrange(1000)
         natural = findings(model, input_seed, "sim", trains)
+        watched: list[str] = []
+        if kind.in_attention:
+            # Made of others on this device: without its name its parts are judged in its place, and no padding of theirs.
+            watched = [ATTENTION, *(op.op for op in natural.ops)]
+            natural = findings(model, input_seed, "sim", trains, watched)
         varying = named(natural)
         wanted = [
             op.op
             for op in natural.ops
             if not op.op.startswith(PASSED_OVER)
-            and (op.op, KINDS[kind]) not in varying
-            and KINDS[kind] in op.keeps.split()
+            and (op.op, kind.relation) not in varying
+            and kind.relation in op.keeps.split()
+            and (not kind.in_attention or op.op == ATTENTION)
         ]
         if not wanted:
             continue
         operator = draw.choice(wanted)
-        planted = INSIDE.get(kind, operator)
-        options = {"call": 0} if kind == "bit_flip" else {}
+        planted = kind.in_attention or operator
         try:
-            fault = sim.fault(kind, ops=planted, seed=seed, **options)
+            fault = sim.fault(kind.fault or name, ops=planted, seed=seed, **kind.options)
         except op_tools.Error:
             continue  # it never reaches the device under this name
         with sim.fault("latency", ops=planted, microseconds=0) as nothing:  # hits every call
             hit = CallsHit(nothing)
-            with op_tools.HookScope(hit, level="aten"):
+            with op_tools.HookScope(hit, level="aten", ops=",".join(watched)):
                 run(model, input_seed, "sim", trains)
         with fault:
-            result = findings(model, input_seed, "sim", trains)
+            until = (lambda: fault.hits > 0) if kind.is_rare else lambda: True
+            result = findings(model, input_seed, "sim", trains, watched, until)
             if {finding for finding in named(result) if finding[0] not in hit.names} - varying:
                 varying |= by_hand(model, input_seed, "sim", trains)  # other values came to the other operators
         if fault.hits == 0:
             continue
-        rows = [row for row in result.rows if row.op in hit.names and row.relation == KINDS[kind]]
-        right = bool(rows) and (kind != "bit_flip" or all(row.transient for row in rows))
+        rows = [row for row in result.rows if row.op in hit.names and row.relation == kind.relation]
+        right = bool(rows) and all(row.transient for row in rows if kind.is_transient)
         others = {finding for finding in named(result) if finding[0] not in hit.names} - varying
-        text = f"{kind} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
-        return kind, right, others, text
+        text = f"{name} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
+        return name, right, others, text
+    raise RuntimeError(f"seed {seed}: none of {MOST_DRAWS} draws of {', '.join(kinds)} has an operator in which it acts")
 
 
 # --- Torch's kernels on the CPU
