@@ -451,6 +451,11 @@ def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, 
             hit = CallsHit(nothing)
             with op_tools.HookScope(hit, level="aten", ops=",".join(watched)):
                 run(model, input_seed, "sim", trains)
+        if nothing.hits == 0:
+            fault.stop()  # a view
+            continue
+        if kind.is_rare:
+            watched = sorted(hit.names)  # ten thousand calls of it are soon made
         with fault:
             until = (lambda: fault.hits > 0) if kind.is_rare else lambda: True
             result = findings(model, input_seed, "sim", trains, watched, until)
