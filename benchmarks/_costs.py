@@ -55,43 +55,53 @@ def calls(table: Table, tool: str, variants: Mapping[str, Make], rounds: int, mo
         )
 
 
+def steps_of(
+    table: Table,
+    tool: str,
+    title: str,
+    step: Callable[[], torch.Tensor],
+    variants: Mapping[str, Make],
+    count: int,
+    rounds: int,
+    most: float | None = None,
+) -> None:
+    """Steps of a model under each variant, `count` in a measurement. `most`: with the first variant, as a multiple of a step without."""
+
+    def under(make: Make) -> Callable[[], Spent]:
+        def run() -> Spent:
+            with make() as on:
+
+                def work() -> None:
+                    step()
+                    if isinstance(on, op_tools.Tool):
+                        on.step()
+
+                work()  # its notes of the first call
+                return spend(lambda: [work() for _ in range(count)]).per(count)
+
+        return run
+
+    turns = Turns({"plain": under(contextlib.nullcontext), **{n: under(m) for n, m in variants.items()}}, rounds)
+    for name in variants:
+        ratio = turns.ratio(name, "plain", "wall")
+        limit = None if name else most
+        table.row(
+            f"{tool}{name}, {title}",
+            "no tool",
+            f"<= {limit}x" if limit else "",
+            f"{ratio:.2f}x",
+            verdict(ratio, most=limit) if limit else "",
+            f"{turns.ratio(name, 'plain'):.2f}x of the thread's time; a step takes {ms(turns.median('plain', 'wall'))}",
+        )
+
+
 def steps(table: Table, tool: str, variants: Mapping[str, Make], most: float, quick: bool) -> None:
     """`most`: a step with the first variant, as a multiple of a step without; of a step of more than small operators."""
-
-    def of_model(title: str, step: Callable[[], torch.Tensor], count: int, rounds: int, promised: bool) -> None:
-        def under(make: Make) -> Callable[[], Spent]:
-            def run() -> Spent:
-                with make() as on:
-
-                    def work() -> None:
-                        step()
-                        if isinstance(on, op_tools.Tool):
-                            on.step()
-
-                    work()  # its notes of the first call
-                    return spend(lambda: [work() for _ in range(count)]).per(count)
-
-            return run
-
-        turns = Turns({"plain": under(contextlib.nullcontext), **{n: under(m) for n, m in variants.items()}}, rounds)
-        for name in variants:
-            ratio = turns.ratio(name, "plain", "wall")
-            limit = most if promised and not name else None
-            table.row(
-                f"{tool}{name}, {title}",
-                "no tool",
-                f"<= {limit}x" if limit else "",
-                f"{ratio:.2f}x",
-                verdict(ratio, most=limit) if limit else "",
-                f"{turns.ratio(name, 'plain'):.2f}x of the thread's time; "
-                f"a step takes {ms(turns.median('plain', 'wall'))}",
-            )
-
     rounds = 5 if quick else 21
-    of_model("transformer, hidden 64", transformer(), 5, rounds, promised=False)
+    steps_of(table, tool, "transformer, hidden 64", transformer(), variants, 5, rounds)
     wide = transformer(hidden=512, batch=8, length=64)
-    of_model("transformer, hidden 512", wide, 2, rounds // 3 + 2, promised=True)
-    of_model("block, hidden 1024", block(), 2, rounds // 6 + 2, promised=True)
+    steps_of(table, tool, "transformer, hidden 512", wide, variants, 2, rounds // 3 + 2, most)
+    steps_of(table, tool, "block, hidden 1024", block(), variants, 2, rounds // 6 + 2, most)
 
 
 def report_of(name: str) -> Report:

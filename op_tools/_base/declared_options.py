@@ -243,6 +243,6 @@ class OpInvarianceOptions(ToolOptions, total=False):
     strides: bool | None
     """Run it with a gap behind each row of the batch in memory. None: OP_INVARIANCE_STRIDES, else on."""
     sequence: bool | None
-    """Run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out. None: OP_INVARIANCE_SEQUENCE, else on."""
+    """Run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out and with its queries in pieces. None: OP_INVARIANCE_SEQUENCE, else on."""
     gradients: bool | None
     """Level torch: run the backward again, too. None: OP_INVARIANCE_GRADIENTS, else on."""

@@ -426,7 +426,7 @@ class InvarianceRow:
     phase: str
     """Forward or backward."""
     relation: str
-    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; sequence: in another sequence; padding: with more keys that are left out."""
+    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces."""
     transient: bool
     """Repeat: a single run of all has other bits; False: several have."""
     runs: int | None
@@ -454,7 +454,7 @@ class InvarianceRow:
     batch: int | None
     """Rows of the program's call."""
     run: str | None
-    """Neighbour, batch, position, sequence, padding: the rows of the run with other bits."""
+    """Neighbour, batch, position, sequence, padding, pieces: the rows of the run with other bits."""
     begins: int | None
     """Batch: the smallest number of rows with other bits than fewer rows have."""
     right: str
@@ -499,6 +499,8 @@ class InvariantOp:
     """In another sequence."""
     padding: int
     """With more keys that are left out."""
+    pieces: int
+    """With queries in pieces."""
     keeps: str
     """The relations in which calls kept their bits, separated by blanks."""
     not_judged: int

@@ -12,6 +12,7 @@ struct Attention {
   std::string_view names;       // base names
   std::string_view parameters;  // in order
   std::string_view mask = {};   // of these; empty: it has none
+  bool counts_from_last = false;  // its causal order, where there are more keys than queries
 };
 
 constexpr Attention kAttentions[] = {
@@ -20,8 +21,8 @@ constexpr Attention kAttentions[] = {
     {"_scaled_dot_product_flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask", "attn_mask"},
     {"_scaled_dot_product_efficient_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal",
      "attn_bias"},
-    // Its causal order counts from the last key where there are more keys than queries.
-    {"_scaled_dot_product_cudnn_attention", "query key value attn_bias", "attn_bias"},
+    {"_scaled_dot_product_cudnn_attention",
+     "query key value attn_bias compute_log_sumexp dropout_p is_causal", "attn_bias", true},
     {"_scaled_dot_product_fused_attention_overrideable", "query key value attn_bias dropout_p is_causal", "attn_bias"},
 };
 
@@ -47,7 +48,10 @@ std::optional<AttentionForm> attention_form(std::string_view op_name, const Valu
     return argument ? *argument : at::Tensor();
   };
   const at::Tensor query = tensor("query");
-  AttentionForm form{tensor("key"), tensor("value"), tensor(row->mask), {}};
+  const Value* causal = argument_of(row->parameters, "is_causal", args, kwargs);
+  const auto* is_causal = causal ? causal->get_if<bool>() : nullptr;
+  AttentionForm form{query,          tensor("key"), tensor("value"), tensor(row->mask), is_causal && *is_causal, {},
+                     row->parameters, row->mask};
   const auto without = [&](std::string_view why) {
     form.why_not = why;
     return form;
@@ -60,16 +64,14 @@ std::optional<AttentionForm> attention_form(std::string_view op_name, const Valu
   const int64_t keys = form.key.size(-2);
   if (keys == 0 || form.value.size(-2) != keys) return without("its keys cannot be told");
   if (form.key.is_same(query) || form.value.is_same(query)) return without("its keys are its queries, too");
+  if (form.is_causal && (form.mask.defined() || row->counts_from_last)) {
+    return without("its causal order is not known");
+  }
   if (form.mask.defined()) {
     // A mask of a single column is that of every key.
-    if (form.mask.dim() == 0 || form.mask.size(-1) != keys) return without("its mask has no column for each key");
-    return form;
+    if (form.mask.dim() < 2 || form.mask.size(-1) != keys) return without("its mask has no column for each key");
   }
-  const Value* causal = argument_of(row->parameters, "is_causal", args, kwargs);
-  const auto* is_causal = causal ? causal->get_if<bool>() : nullptr;
-  if (!is_causal || !*is_causal) return std::nullopt;
-  // Query i reads the keys up to i.
-  if (query.size(-2) > keys) return without("its queries are more than its keys");
+  if (form.is_causal && query.size(-2) > keys) return without("its queries are more than its keys");
   return form;
 }
 

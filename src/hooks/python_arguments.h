@@ -9,6 +9,12 @@ namespace op_tools {
 
 // `parameters`: the names in order, separated by spaces ("input p training"). nullptr: the call did not give it.
 const Value* argument_of(std::string_view parameters, std::string_view name, const Value& args, const Value& kwargs);
+// Both with another value for it: at its place, or else by its name.
+struct NamedArguments {
+  Value args, kwargs;
+};
+NamedArguments with_argument(std::string_view parameters, std::string_view name, Value value, const Value& args,
+                             const Value& kwargs);
 
 // Calls visit(word) for each word of a text that is separated by spaces.
 template <class Visit>

@@ -112,19 +112,32 @@ void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
   const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows.rows) : std::nullopt;
   variation.rightness = rightness(call_of(rows.rows), outcome, gradients ? &*gradients : nullptr);
   const std::vector<int64_t> all = first_rows(form_.rows, form_.rows);
-  if (!is_cause(variation, *values, rows_again(rows.rows), rows_of_program(all), rows_again(all))) return;
-  if (rows.to > rows.from) variation.begins = where_it_begins(rows.from, rows.to);
+  const auto once_more = [&] { return rows_again(rows.rows); };
+  if (!is_cause(variation, *values, once_more, rows_of_program(all), [&] { return rows_again(all); })) return;
+  if (rows.to > rows.from) {
+    const std::optional<int64_t> begins = where_it_begins(rows.from, rows.to);
+    if (!begins) {
+      variation.transient = true;
+      relation = Relation::kRepeat;
+    }
+    variation.begins = begins.value_or(0);
+  }
   vary(relation, std::move(variation));
 }
 
-bool CallInvariance::is_cause(const Variation& variation, const Tensors& values,
-                              const std::optional<Tensors>& once_more, const Tensors& program,
-                              const std::optional<Tensors>& copied) {
+bool CallInvariance::is_cause(const Variation& variation, const Tensors& values, const RunOnce& once_more,
+                              const Tensors& program, const RunOnce& copied) {
   Variation other = variation;
-  if (!once_more || bit_difference(values, *once_more)) {
+  const auto repeats = [](const Tensors& run, const RunOnce& again) {
+    const std::optional<Tensors> same = again();
+    return same && !bit_difference(run, *same);
+  };
+  const std::optional<Tensors> copy = copied();
+  const bool is_other = !copy || bit_difference(program, *copy);
+  if (!repeats(values, once_more) || (copy && is_other && !repeats(*copy, copied))) {
     other.transient = true;
     vary(Relation::kRepeat, std::move(other));
-  } else if (!copied || bit_difference(program, *copied)) {
+  } else if (is_other) {
     other.rows_of_run = "all rows, without gaps";
     vary(Relation::kMemory, std::move(other));
   } else {
@@ -134,16 +147,26 @@ bool CallInvariance::is_cause(const Variation& variation, const Tensors& values,
 }
 
 // The smallest batch in (from, to] whose first rows have other bits than in a batch of `from`; 0: it is not known.
-int64_t CallInvariance::where_it_begins(int64_t from, int64_t to) {
+std::optional<int64_t> CallInvariance::where_it_begins(int64_t from, int64_t to) {
   const std::vector<int64_t> compared = first_rows(from, from);
-  const std::optional<Tensors> small = rows_again(first_rows(from, form_.rows));
+  const std::vector<int64_t> smallest = first_rows(from, form_.rows);
+  const std::optional<Tensors> small = rows_again(smallest);
   if (!small) return 0;
+  const auto is_other = [&](int64_t rows) -> std::optional<bool> {
+    const std::optional<Tensors> values = rows_again(first_rows(rows, form_.rows));
+    if (!values) return std::nullopt;
+    return bit_difference(*small, picked(*values, compared)).has_value();
+  };
   while (to - from > 1) {
     const int64_t middle = from + (to - from) / 2;
-    const std::optional<Tensors> values = rows_again(first_rows(middle, form_.rows));
-    if (!values) return 0;
-    (bit_difference(*small, picked(*values, compared)) ? to : from) = middle;
+    const std::optional<bool> other = is_other(middle);
+    if (!other) return 0;
+    (*other ? to : from) = middle;
   }
+  // A fault in a run of the search would have sent it elsewhere.
+  const std::optional<bool> small_is_other = is_other(from), large_is_other = is_other(to);
+  if (!small_is_other || !large_is_other) return 0;
+  if (*small_is_other || !*large_is_other) return std::nullopt;
   return to;
 }
 

@@ -34,6 +34,7 @@ constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
     {"strides", "the same inputs with a gap behind each row in memory, or without where the program has gaps"},
     {"sequence", "the second dimension in pieces, or all sequences behind each other"},
     {"padding", "attention with more keys that the mask or the causal order leaves out"},
+    {"pieces", "attention with its queries in pieces"},
 }};
 
 constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
@@ -95,7 +96,7 @@ std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options,
   if (!on_cpu && options.stream) relations.push_back(Relation::kStream);
   if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kPosition, Relation::kBatch});
   if (options.strides) relations.push_back(Relation::kStrides);
-  if (options.sequence) relations.insert(relations.end(), {Relation::kSequence, Relation::kPadding});
+  if (options.sequence) relations.insert(relations.end(), {Relation::kSequence, Relation::kPadding, Relation::kPieces});
   return relations;
 }
 
@@ -144,7 +145,8 @@ void CallInvariance::ask() {
 
 void CallInvariance::ask(Relation relation) {
   const bool is_of_rows = relation >= Relation::kNeighbour;
-  if (relation == Relation::kPadding && !attention_) return;
+  if (relation == Relation::kPadding && (!attention_ || !attention_->leaves_out())) return;
+  if (relation == Relation::kPieces && !attention_) return;
   if (relation == Relation::kSequence && form_.why_not.empty() && form_.sequence == 0) return;
   if (is_of_rows && !why_no_rows_.empty()) return leave(relation, no_rows_, why_no_rows_);
   switch (relation) {
@@ -166,6 +168,8 @@ void CallInvariance::ask(Relation relation) {
       return ask_sequence();
     case Relation::kPadding:
       return ask_padding();
+    case Relation::kPieces:
+      return ask_pieces();
     default:
       return;  // kRepeat was asked first
   }

@@ -34,6 +34,7 @@ enum class Relation : uint8_t {
   kStrides,    // with a gap behind each row in memory
   kSequence,   // the second dimension in pieces, or as a part of a longer sequence
   kPadding,    // attention: with more keys that the mask or the causal order leaves out
+  kPieces,     // attention: with its queries in pieces
   kCount
 };
 OP_TOOLS_API Token token_of(Relation relation);
@@ -74,8 +75,8 @@ struct ObservedRun {
   std::vector<bool> compared;  // results: false: memory that is not written, or the backend's own matter
 };
 
-// Those that the options want of a call on its device, in the order in which they are asked. kSequence and kPadding
-// have no verdict where a call has no second dimension with rows, or leaves out no keys.
+// Those that the options want of a call on its device, in the order in which they are asked. kSequence, kPadding and
+// kPieces have no verdict where a call has no second dimension with rows, leaves out no keys, or is no attention.
 std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options, bool on_cpu);
 // Of a call, or a backward pass over it, of which nothing can be asked: every relation that is wanted.
 std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
@@ -117,18 +118,24 @@ class OP_TOOLS_API CallInvariance {
   void ask_strides();
   void ask_sequence();
   void ask_padding();
+  void ask_pieces();
   // Writes a verdict down, but for rows that have the program's bits.
   void ask_rows(const Rows& rows, Relation relation);
   // The tensors that have the batch as `change` makes them. nullopt: it does not run so.
   struct Changed;
   std::optional<Changed> changed(const Change& change);
+  static std::optional<Tensors> run_values(const std::optional<Changed>& run);
   // Likewise with `extra` keys behind the last.
   std::optional<Changed> padded(const AttentionForm& form, int64_t extra);
+  // Queries of attention that run together.
+  struct Piece;
+  std::optional<Changed> piece_again(const AttentionForm& form, const Piece& piece);
   // Is the relation the cause that a run has these values, or does the call not repeat (`once_more`: the same run), or
   // did the copies of its inputs change the memory (`copied`: the program's call on copies)? False: the cause is
   // written down.
-  bool is_cause(const Variation& variation, const Tensors& values, const std::optional<Tensors>& once_more,
-                const Tensors& program, const std::optional<Tensors>& copied);
+  using RunOnce = std::function<std::optional<Tensors>()>;
+  bool is_cause(const Variation& variation, const Tensors& values, const RunOnce& once_more, const Tensors& program,
+                const RunOnce& copied);
   const RelationVerdict* verdict_of(Relation relation) const;
   bool keeps(Relation relation) const;
   int64_t most_different(int64_t row, int64_t first) const;
@@ -138,7 +145,8 @@ class OP_TOOLS_API CallInvariance {
   std::optional<Tensors> gradients_of(const std::vector<int64_t>& rows) const;
   std::optional<Tensors> rows_again(const std::vector<int64_t>& rows, RunOutcome* outcome = nullptr);
   Tensors rows_of_program(const std::vector<int64_t>& rows) const;
-  int64_t where_it_begins(int64_t from, int64_t to);
+  // nullopt: a run of the search does not repeat.
+  std::optional<int64_t> where_it_begins(int64_t from, int64_t to);
   // `output_gradients`: of the other run; nullptr: the program's.
   Rightness rightness(const ReplayableCall& other_call, const RunOutcome& other,
                       const Tensors* output_gradients = nullptr);

@@ -39,7 +39,8 @@ struct InvarianceOptions : ToolOptions {
       this,
       true,
       {"sequence", "",
-       "run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out"}};
+       "run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out and "
+       "with its queries in pieces"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
 };
 using ResolvedInvarianceOptions = Resolved<InvarianceOptions>;

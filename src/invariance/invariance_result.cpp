@@ -16,7 +16,7 @@ using Op = InvarianceResult::Op;
 
 constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads,  Relation::kStream,
                                    Relation::kNeighbour, Relation::kBatch,  Relation::kPosition, Relation::kStrides,
-                                   Relation::kSequence,  Relation::kPadding};
+                                   Relation::kSequence,  Relation::kPadding, Relation::kPieces};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 std::optional<std::string> unless_empty(const std::string& text) {
@@ -53,6 +53,8 @@ std::string relation_text(const Finding& finding) {
              " rows)";
     case Relation::kPadding:
       return "has other bits with more keys that are left out (" + variation.rows_of_run + ")";
+    case Relation::kPieces:
+      return "has other bits with its queries in pieces (" + variation.rows_of_run + ")";
     default:
       return "has other bits at another position of the batch (" + variation.rows_of_run + ", of " +
              std::to_string(variation.rows) + ")";
@@ -101,7 +103,7 @@ const Columns<Finding>& Finding::columns() {
            "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
            "on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; "
            "position: at another position of the batch; strides: with other gaps in memory; sequence: in another "
-           "sequence; padding: with more keys that are left out"},
+           "sequence; padding: with more keys that are left out; pieces: with its queries in pieces"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
@@ -127,7 +129,7 @@ const Columns<Finding>& Finding::columns() {
           {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
            "rows of the program's call"},
           {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
-           "neighbour, batch, position, sequence, padding: the rows of the run with other bits"},
+           "neighbour, batch, position, sequence, padding, pieces: the rows of the run with other bits"},
           {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
            "batch: the smallest number of rows with other bits than fewer rows have"},
           {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
@@ -160,6 +162,7 @@ const Columns<Op>& Op::columns() {
           {"strides", [](const Op& op) { return op.varied[Relation::kStrides]; }, "with other gaps in memory"},
           {"sequence", [](const Op& op) { return op.varied[Relation::kSequence]; }, "in another sequence"},
           {"padding", [](const Op& op) { return op.varied[Relation::kPadding]; }, "with more keys that are left out"},
+          {"pieces", [](const Op& op) { return op.varied[Relation::kPieces]; }, "with queries in pieces"},
           {"keeps", [](const Op& op) { return names_of(op.kept); },
            "the relations in which calls kept their bits, separated by blanks"},
           {"not_judged", &Op::not_judged, "relations without a verdict"},
@@ -308,11 +311,6 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
   }
 }
 
-void InvarianceReport::left_out() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ++totals_.left_out;
-}
-
 void InvarianceReport::flush() {
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
@@ -326,6 +324,7 @@ void InvarianceReport::flush() {
 InvarianceResult InvarianceReport::result() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   InvarianceResult result = totals_;
+  result.left_out = left_out_.load(std::memory_order_relaxed);
   for (const auto& [name, op] : ops_) result.ops.push_back(op);
   return result;
 }

@@ -14,6 +14,7 @@
 #include "catch.h"
 #include "hooks/attention_form.h"
 #include "hooks/batch_form.h"
+#include "hooks/python_arguments.h"
 #include "invariance/invariance_hook.h"
 #include "invariance/other_execution.h"
 #include "on_device.h"
@@ -116,7 +117,7 @@ TEST_CASE("The batch of an operator is known, or it is not judged", "[invariance
   CHECK_FALSE(form_of("aten::mul.Tensor", {at::ones({}), at::ones({})}).why_not.empty());
 }
 
-TEST_CASE("Attention tells which keys are left out", "[invariance]") {
+TEST_CASE("Attention tells its queries, its keys and which are left out", "[invariance]") {
   const at::Tensor q = at::ones({1, 2, 3, 4}), k = at::ones({1, 2, 5, 4}), v = at::ones({1, 2, 5, 4});
   const auto form = [](std::string_view name, const Values& args, Value kwargs = make_dict({})) {
     return attention_form(name, make_tuple(args), kwargs);
@@ -124,16 +125,34 @@ TEST_CASE("Attention tells which keys are left out", "[invariance]") {
   const std::string_view sdpa = "torch.nn.functional.scaled_dot_product_attention";
   CHECK_FALSE(form("torch.nn.functional.linear", {q, k}));
   CHECK_FALSE(form("mine::scaled_dot_product_attention", {q, k, v}));
-  CHECK_FALSE(form(sdpa, {q, k, v}));  // every key is read
+  REQUIRE(form(sdpa, {q, k, v}));
+  CHECK_FALSE(form(sdpa, {q, k, v})->leaves_out());
+  CHECK(form(sdpa, {q, k, v})->query.is_same(q));
   const at::Tensor mask = at::ones({3, 5}, at::kBool);
   REQUIRE(form(sdpa, {q, k, v, mask}));
   CHECK(form(sdpa, {q, k, v, mask})->why_not.empty());
   CHECK(form(sdpa, {q, k, v, mask})->mask.is_same(mask));
+  CHECK(form(sdpa, {q, k, v, mask})->leaves_out());
   CHECK(form(sdpa, {q, k, v}, make_dict({{"is_causal", true}}))->why_not.empty());
   CHECK(form("aten::_scaled_dot_product_flash_attention_for_cpu", {q, k, v, 0.0, true})->key.is_same(k));
   CHECK_FALSE(form(sdpa, {q, k, v, at::ones({3, 1}, at::kBool)})->why_not.empty());  // a column for all keys
   CHECK_FALSE(form(sdpa, {k, q, at::ones({1, 2, 3, 4})}, make_dict({{"is_causal", true}}))->why_not.empty());
   CHECK_FALSE(form(sdpa, {k, k, v, mask})->why_not.empty());
+  CHECK_FALSE(form("aten::_scaled_dot_product_cudnn_attention", {q, k, v, {}, true, 0.0, true})->why_not.empty());
+}
+
+TEST_CASE("An argument gets another value at its place, or by its name", "[invariance]") {
+  const auto with = [](const Values& args, const Value& kwargs) {
+    return with_argument("query mask is_causal", "mask", 7, make_tuple(args), kwargs);
+  };
+  const NamedArguments at_place = with({1, 2}, make_dict({{"is_causal", true}}));
+  CHECK(*(*sequence_items(at_place.args))[1].get_if<int64_t>() == 7);
+  CHECK(find_key(at_place.kwargs, "mask") == nullptr);
+  const NamedArguments by_name = with({1}, make_dict({{"mask", 2}}));
+  CHECK(sequence_items(by_name.args)->size() == 1);
+  CHECK(*find_key(by_name.kwargs, "mask")->get_if<int64_t>() == 7);
+  CHECK(by_name.kwargs.get_if<Dict>()->items->size() == 1);
+  CHECK(*find_key(with({1}, make_dict({})).kwargs, "mask")->get_if<int64_t>() == 7);
 }
 
 TEST_CASE("The tool is a scope, and what keeps its bits agrees", "[invariance]") {

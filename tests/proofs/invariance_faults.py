@@ -1,11 +1,13 @@
 """OpInvariance names the operator and the relation that a planted fault breaks, and nothing else.
 
-    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--kinds ...] [--cpu]
+    ./dev prove invariance_faults [--trials 200] [--clean 60] [--seed 0] [--kinds ...] [--cpu] [--peers 10]
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
 its result depends on the size of the batch, on the position in it, on the row before, on alignment, on gaps in memory, on the length
-of the sequence, on the number of keys that are left out, on the stream, comes out otherwise in every second call, or has a bit flipped in a single call. `--kinds` takes some of them. Model, operator and kind are drawn
-by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault changed nothing is drawn again.
+of the sequence, on the number of keys that are left out, on the number of queries, on the stream, comes out otherwise in every second call, has a bit flipped in a
+single call, or in each call with a probability of 1e-4 (the program then runs until it has happened). `--kinds` takes some of them. Model,
+operator and kind are drawn by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault
+changed nothing is drawn again.
 
 Some operators of torch really are variant: a product of matrices takes another path for another number of rows. Those of each model
 are found beforehand, without a fault, and each is confirmed by torch alone: the same call by hand, on rows of its inputs. Another
@@ -13,6 +15,8 @@ operator that is named in a trial, and is none of these, is a false alarm; so is
 not confirm.
 
 Clean runs: the same models on the simulated device, with its other rounding, and on the CPU with one thread, against two.
+
+With `--peers`: what people do otherwise says of the same programs: the test by hand of each operator, hashes of torch's DebugMode, the output.
 
 With `--cpu`: torch's own kernels on this machine's CPU, by shape and dtype, and which of them are variant.
 """
@@ -26,7 +30,8 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,7 @@ import torch
 import torch.nn.functional as F
 from _workers import Progress
 from torch import nn
+from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -47,20 +53,38 @@ import op_tools.sim_device as sim
 Finding = tuple[str, str]
 """(operator, relation)"""
 
+ATTENTION = "aten::scaled_dot_product_attention"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of fault, and how it is planted."""
+
+    relation: str  # which it breaks
+    fault: str = ""  # of the simulated device; empty: the kind's own name
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # The kernel in which it is planted, of torch's attention: the simulated device has none of attention. Empty: that of the operator.
+    in_attention: str = ""
+    is_transient: bool = False
+    is_rare: bool = False  # the program runs until it has happened
+
+
 KINDS = {
-    "batch_size": "batch",
-    "batch_position": "position",
-    "misaligned": "memory",
-    "every_second": "repeat",
-    "bit_flip": "repeat",
-    "neighbour": "neighbour",
-    "other_stream": "stream",
-    "gaps": "strides",
-    "sequence_length": "sequence",
-    "row_length": "padding",
+    "batch_size": Kind("batch"),
+    "batch_position": Kind("position"),
+    "misaligned": Kind("memory"),
+    "every_second": Kind("repeat"),
+    "bit_flip": Kind("repeat", options={"call": 0}, is_transient=True),
+    "bit_flip_rate": Kind("repeat", fault="bit_flip", options={"probability": 1e-4}, is_transient=True, is_rare=True),
+    "neighbour": Kind("neighbour"),
+    "other_stream": Kind("stream"),
+    "gaps": Kind("strides"),
+    "sequence_length": Kind("sequence"),
+    "row_length": Kind("padding", in_attention="aten::_softmax"),
+    "query_count": Kind("pieces", fault="sequence_length", in_attention="aten::bmm"),
 }
-# The simulated device has no kernel of attention: it runs those of products and softmax.
-INSIDE = {"row_length": "aten::_softmax"}
+MOST_DRAWS = 300
+MOST_RUNS = 3000  # of a program, until a rare fault has happened
 # They move values, and a fault in them would be one of every operator.
 PASSED_OVER = ("aten::_copy_from", "aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense", "aten::empty")
 
@@ -85,13 +109,18 @@ class Decoder(nn.Module):
 class Attention(nn.Module):
     """The same with torch's own attention."""
 
-    def __init__(self, causal: bool = False) -> None:
+    def __init__(self, causal: bool = False, mask: torch.dtype | None = None) -> None:
         super().__init__()
-        self.qkv, self.causal = nn.Linear(12, 36), causal
+        self.qkv, self.causal, self.mask = nn.Linear(12, 36), causal, mask
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        below = None
+        if self.mask:
+            below = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+            if self.mask != torch.bool:
+                below = torch.zeros_like(below, dtype=self.mask).masked_fill(~below, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=below, is_causal=self.causal)
 
 
 class Gates(nn.Module):
@@ -119,6 +148,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "decoder": (Decoder, lambda: torch.randint(32, (5, 7))),
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
+    "masked attention": (lambda: Attention(mask=torch.bool), lambda: torch.randn(3, 8, 12)),
+    "biased attention": (lambda: Attention(mask=torch.float32), lambda: torch.randn(4, 5, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (
         lambda: nn.Sequential(nn.LayerNorm(10), nn.Hardswish(), nn.RMSNorm(10), nn.LogSoftmax(-1)),
@@ -161,12 +192,27 @@ class CallsHit(op_tools.Hook):
             self.names.add(call.name)
 
 
-def findings(model: str, seed: int, device: str, trains: bool) -> op_tools.InvarianceResult:
+def findings(
+    model: str,
+    seed: int,
+    device: str,
+    trains: bool,
+    ops: Iterable[str] = (),
+    until: Callable[[], bool] = lambda: True,
+) -> op_tools.InvarianceResult:
+    """Of runs until that is so. `ops`: those that are watched; none: all that torch does not make of others."""
     with tempfile.TemporaryDirectory() as folder:
         with op_tools.OpInvariance(
-            level="aten", output_dir=folder, first_n_per_signature=1000, threads=device == "cpu"
+            level="aten",
+            ops=",".join(ops),
+            output_dir=folder,
+            first_n_per_signature=1_000_000,
+            threads=device == "cpu",
         ) as tool:
-            run(model, seed, device, trains)
+            for _ in range(MOST_RUNS):
+                run(model, seed, device, trains)
+                if until():
+                    break
         return tool.result()
 
 
@@ -321,17 +367,53 @@ class ByHand(TorchDispatchMode):
                 self.confirmed.add((name, "sequence"))
         if "scaled_dot_product" in name and "backward" not in name:
             self.run_with_more_keys(function, before, kwargs, whole)
+            self.run_in_pieces(function, before, kwargs, whole)
         elsewhere = run_on(moved)
         if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
         return result
 
     def run_with_more_keys(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
-        """Causal attention, with keys that no query reads."""
+        """Attention in causal order or with a mask, with keys that no query reads."""
         for extra in (1, args[1].shape[-2]):
             more = [torch.cat([tensor, tensor[..., :extra, :]], -2) for tensor in args[1:3]]
-            if not torch.equal(tree_leaves(function(args[0], *more, *args[3:], **kwargs))[0], whole):
+            options = dict(kwargs)
+            if (mask := kwargs.get("attn_mask")) is not None:
+                left_out = torch.zeros_like(mask) if mask.dtype == torch.bool else torch.full_like(mask, -torch.inf)
+                options["attn_mask"] = torch.cat([mask, left_out[..., :extra]], -1)
+            if not torch.equal(tree_leaves(function(args[0], *more, *args[3:], **options))[0], whole):
                 self.confirmed.add((function.name(), "padding"))
+
+    def run_in_pieces(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
+        """Attention with the first half of its queries, with the others, and with a mask in place of the causal order."""
+        query, keys = args[0], args[1].shape[-2]
+        count, mask = query.shape[-2], kwargs.get("attn_mask")
+        dropout, is_causal = [*args[3:5], 0.0, False][:2] if len(args) > 4 else (0.0, False)
+        half = count // 2
+        if half == 0:
+            return
+        order = torch.full((count, keys), -torch.inf, dtype=query.dtype, device=query.device).triu(1)
+
+        def same(first: int, last: int, with_keys: int, by_mask: bool) -> bool:
+            part = dense(query[..., first:last, :], query)
+            rest = [dense(tensor[..., :with_keys, :], tensor) for tensor in args[1:3]]
+            used = order if by_mask else mask
+            if used is not None and used.shape[-2] == count:
+                used = used[..., first:last, :]
+            if used is not None:
+                used = used[..., :with_keys].contiguous()
+            options = {**kwargs, "attn_mask": used}
+            result = tree_leaves(function(part, *rest, dropout, is_causal and not by_mask, **options))[0]
+            return torch.equal(result, whole[..., first:last, :])
+
+        runs = [(0, half, keys, False), (half, count, keys, is_causal)]
+        if is_causal:
+            runs += [(0, half, half, False), (0, count, keys, True)]
+        elif mask is not None:
+            read = (mask[..., :half, :] if mask.dtype == torch.bool else mask[..., :half, :] > -torch.inf).reshape(-1, keys)
+            runs.append((0, half, int(read.any(0).nonzero().max()) + 1, False))
+        if not all(same(*run) for run in runs):
+            self.confirmed.add((function.name(), "pieces"))
 
     def run_by_threads(self, function: Any, args: Any, kwargs: Any) -> None:
         """A call on the CPU that writes none of its inputs and draws nothing."""
@@ -374,45 +456,178 @@ def clean(seed: int) -> tuple[str, set[Finding], set[Finding], int]:
 # --- Trials
 
 
-def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, set[Finding], str]:
-    """(kind, operator and relation named, false alarms, in words) of a planted fault."""
+@dataclass
+class Planted:
+    """A fault in an operator of a model."""
+
+    name: str
+    kind: Kind
+    operator: str
+    model: str
+    trains: bool
+    input_seed: int
+    fault: sim.Fault
+    hit: set[str]  # the operators in whose calls the kernel runs
+    varying: set[Finding]  # without the fault
+    watched: list[str]  # by the tool; empty: all that torch does not make of others
+
+    def run(self) -> Any:
+        return run(self.model, self.input_seed, "sim", self.trains)
+
+
+def draws(seed: int, kinds: tuple[str, ...]) -> Iterator[Planted]:
+    """Ends with an error where there is no operator in which the fault could act."""
     draw = random.Random(seed)
-    while True:
-        kind = draw.choice(kinds)
-        model, trains, input_seed = draw.choice(list(MODELS)), draw.random() < 0.5, draw.randrange(1000)
+    for _ in range(MOST_DRAWS):
+        name = draw.choice(kinds)
+        kind = KINDS[name]
+        models = [model for model in MODELS if not kind.in_attention or "attention" in model]
+        model, trains, input_seed = draw.choice(models), draw.random() < 0.5, draw.randrange(1000)
         natural = findings(model, input_seed, "sim", trains)
+        watched: list[str] = []
+        if kind.in_attention:
+            # Made of others on this device: without its name its parts are judged in its place, and no padding of theirs.
+            watched = [ATTENTION, *(op.op for op in natural.ops)]
+            natural = findings(model, input_seed, "sim", trains, watched)
         varying = named(natural)
         wanted = [
             op.op
             for op in natural.ops
             if not op.op.startswith(PASSED_OVER)
-            and (op.op, KINDS[kind]) not in varying
-            and KINDS[kind] in op.keeps.split()
+            and (op.op, kind.relation) not in varying
+            and kind.relation in op.keeps.split()
+            and (not kind.in_attention or op.op == ATTENTION)
         ]
         if not wanted:
             continue
         operator = draw.choice(wanted)
-        planted = INSIDE.get(kind, operator)
-        options = {"call": 0} if kind == "bit_flip" else {}
+        planted = kind.in_attention or operator
         try:
-            fault = sim.fault(kind, ops=planted, seed=seed, **options)
+            fault = sim.fault(kind.fault or name, ops=planted, seed=seed, **kind.options)
         except op_tools.Error:
             continue  # it never reaches the device under this name
         with sim.fault("latency", ops=planted, microseconds=0) as nothing:  # hits every call
             hit = CallsHit(nothing)
-            with op_tools.HookScope(hit, level="aten"):
+            with op_tools.HookScope(hit, level="aten", ops=",".join(watched)):
                 run(model, input_seed, "sim", trains)
+        if nothing.hits == 0:
+            continue  # a view
+        if kind.is_rare:
+            watched = sorted(hit.names)  # ten thousand calls of it are soon made
+        yield Planted(name, kind, operator, model, trains, input_seed, fault, hit.names, varying, watched)
+    raise RuntimeError(f"seed {seed}: none of {MOST_DRAWS} draws of {', '.join(kinds)} has an operator in which it acts")
+
+
+def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, set[Finding], str]:
+    """(kind, operator and relation named, false alarms, in words) of a planted fault."""
+    for drawn in draws(seed, kinds):
+        kind, fault, varying = drawn.kind, drawn.fault, set(drawn.varying)
         with fault:
-            result = findings(model, input_seed, "sim", trains)
-            if {finding for finding in named(result) if finding[0] not in hit.names} - varying:
-                varying |= by_hand(model, input_seed, "sim", trains)  # other values came to the other operators
+            until = (lambda fault=fault: fault.hits > 0) if kind.is_rare else lambda: True
+            result = findings(drawn.model, drawn.input_seed, "sim", drawn.trains, drawn.watched, until)
+            if {finding for finding in named(result) if finding[0] not in drawn.hit} - varying:
+                # Other values came to the other operators.
+                varying |= by_hand(drawn.model, drawn.input_seed, "sim", drawn.trains)
         if fault.hits == 0:
             continue
-        rows = [row for row in result.rows if row.op in hit.names and row.relation == KINDS[kind]]
-        right = bool(rows) and (kind != "bit_flip" or all(row.transient for row in rows))
-        others = {finding for finding in named(result) if finding[0] not in hit.names} - varying
-        text = f"{kind} in {operator}, {model}, {'training' if trains else 'inference'}, seed {seed}: {named(result)}"
-        return kind, right, others, text
+        rows = [row for row in result.rows if row.op in drawn.hit and row.relation == kind.relation]
+        right = bool(rows) and all(row.transient for row in rows if kind.is_transient)
+        others = {finding for finding in named(result) if finding[0] not in drawn.hit} - varying
+        where = f"{drawn.name} in {drawn.operator}, {drawn.model}, {'training' if drawn.trains else 'inference'}"
+        return drawn.name, right, others, f"{where}, seed {seed}: {named(result)}"
+    raise AssertionError("draws() ends with an error")
+
+
+# --- What others say of the same programs
+
+
+class FirstRow(TorchDispatchMode):
+    """The test that people write for a kernel, `op(x[:1]) == op(x)[:1]`, of each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, places = kwargs or {}, batch_of(function, args)
+        first = [value[:1].clone() if place in places else value for place, value in enumerate(args)]
+        result = function(*args, **kwargs)
+        whole = next((value for value in tree_leaves(result) if isinstance(value, torch.Tensor)), None)
+        if not places or function._schema.is_mutable or whole is None or whole.dim() == 0:
+            return result
+        if whole.shape[0] == args[places[0]].shape[0] and whole.numel():
+            alone = next(value for value in tree_leaves(function(*first, **kwargs)) if isinstance(value, torch.Tensor))
+            if not torch.equal(alone, whole[:1]):
+                self.names.add(function.name())
+        return result
+
+
+def by_first_row(planted: Planted) -> set[str]:
+    with FirstRow() as mode:
+        planted.run()
+    return mode.names
+
+
+def bits_hash(tensor: torch.Tensor) -> int:
+    return hash(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+
+
+def by_debug_mode(planted: Planted) -> set[str]:
+    """Torch's own: the hashes of two runs of the program."""
+    logs = []
+    for _ in range(2):
+        with DebugMode() as mode, DebugMode.log_tensor_hashes(bits_hash):
+            planted.run()
+        logs.append(mode.logs)
+    return {str(mismatch["call"]) for mismatch in DebugMode.check_hash_mismatches(*logs)}
+
+
+def by_output(planted: Planted) -> bool:
+    """Does the model's first row depend on the others of its batch? It names no operator."""
+    torch.manual_seed(planted.input_seed)
+    make, data = MODELS[planted.model]
+    network, x = make().to("sim"), data().to("sim")
+    with torch.no_grad():
+        whole, alone = (tree_leaves(network(part))[0] for part in (x, x[:1].clone()))
+    return not torch.equal(whole[:1], alone)
+
+
+def peers(trials: int, seed: int) -> list[str]:
+    """The lines of a table: in how many trials of each kind each of them sees the fault, and does not without it."""
+    lines = [
+        "| fault | trials | OpInvariance names operator and relation | `op(x[:1]) == op(x)[:1]` names the operator "
+        "| two runs of `DebugMode` with hashes name it first | the model's output depends on the batch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, kind in KINDS.items():
+        if kind.is_rare:
+            continue
+        count: collections.Counter[str] = collections.Counter()
+        for number in range(seed, seed + trials):
+            for planted in draws(number, (name,)):
+                rows_before, output_before = by_first_row(planted), by_output(planted)
+                with planted.fault:
+                    result = findings(planted.model, planted.input_seed, "sim", planted.trains, planted.watched)
+                if planted.fault.hits == 0:
+                    continue
+                count["tool"] += any(row.op in planted.hit and row.relation == kind.relation for row in result.rows)
+                # A fault in a single call, or in every second one, begins anew for each.
+                for way, ask in (("rows", by_first_row), ("hashes", by_debug_mode)):
+                    anew = sim.fault(kind.fault or name, ops=kind.in_attention or planted.operator, seed=number, **kind.options)
+                    with anew:
+                        says = ask(planted)
+                    known = rows_before if way == "rows" else set()
+                    # A name has its overload for DebugMode alone: aten::mul.Tensor.
+                    hit = {operator.split(".")[0] for operator in planted.hit} | {str(kind.in_attention)}
+                    count[way] += any(operator.split(".")[0] in hit for operator in says - known)
+                with planted.fault:
+                    count["output"] += by_output(planted) and not output_before
+                break
+        cells = [f"{count[way]}" for way in ("tool", "rows", "hashes", "output")]
+        lines.append(f"| `{name}` | {trials} | {' | '.join(cells)} |")
+        sys.stdout.write(lines[-1] + "\n")
+        sys.stdout.flush()
+    return lines
 
 
 # --- Torch's kernels on the CPU
@@ -497,11 +712,16 @@ def main() -> int:
     parser.add_argument("--clean", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--peers", type=int, metavar="N", help="what others say: N trials of each kind, and nothing else")
     parser.add_argument("--cpu", action="store_true", help="the table of torch's kernels on the CPU, and nothing else")
     options = parser.parse_args()
     if options.cpu:
         return table_of_cpu()
     torch.set_num_threads(1)
+    if options.peers:
+        lines = peers(options.peers, options.seed)
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 0
     trouble: list[str] = []
     count: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     progress = Progress(options.trials + options.clean, "invariance_faults")

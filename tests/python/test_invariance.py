@@ -48,6 +48,7 @@ RELATIONS = (
     "strides",
     "sequence",
     "padding",
+    "pieces",
 )
 
 
@@ -130,6 +131,116 @@ def test_attention_that_depends_on_the_keys_that_are_left_out_is_named(level, ma
     assert row.run == "1 behind the 5"
     assert row.max_abs > 1e-4
     assert row.right != "both right"
+
+
+MASKS = {
+    "causal": lambda below: {"is_causal": True},
+    "bool": lambda below: {"attn_mask": below},
+    "float": lambda below: {
+        "attn_mask": torch.zeros(below.shape, dtype=torch.float64, device="sim").masked_fill(~below, -torch.inf)
+    },
+    "none": lambda below: {},
+}
+
+
+@pytest.mark.parametrize("mask", list(MASKS))
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_attention_that_depends_on_the_number_of_queries_is_named(level, mask):
+    """A prefill in chunks: the first queries with the keys up to theirs, then the others with all keys."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    options = MASKS[mask](torch.ones(6, 6, dtype=torch.bool).tril().to("sim"))
+
+    def judged(planted):
+        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options)
+        return tool.result()
+
+    clean = judged(contextlib.nullcontext())
+    assert clean.kept["pieces"] + clean.varied["pieces"] == 1
+    assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
+    # Scores and result: each is [batch and heads, queries, ...] on the device.
+    (row,) = [row for row in judged(sim.fault("sequence_length", ops="aten::bmm", scale=1.01)).rows if row.relation == "pieces"]
+    # Where keys that are left out change the bits, the piece keeps them: that is `padding`.
+    keys = {6} if mask == "none" else {3, 6}
+    assert row.run in {f"queries 0 to 2 of 6, with {count} of 6 keys" for count in keys}
+    assert row.max_abs > 1e-4
+    assert row.right != "both right"
+
+
+def test_the_last_queries_get_a_mask_in_place_of_the_causal_order():
+    """A single query in front: the first piece is right where the fault needs two."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 3, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    with sim.fault("above_size", ops="aten::bmm", size=8, scale=1.01) as fault:
+        with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert fault.hits > 0
+    rows = {row.relation: row for row in tool.result().rows}
+    assert rows["pieces"].right != "unknown"
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_gradients_of_queries_in_pieces_are_those_of_the_program(device):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64, device=device, requires_grad=True) for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device=device).tril()}):
+        with op_tools.OpInvariance(level="torch", ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options).square().sum().backward()
+        result = tool.result()
+        assert result.kept["pieces"] + result.varied["pieces"] == 2, (options, result.reasons)
+        assert all(row.max_abs < 1e-12 for row in result.rows), result.rows
+
+
+def test_a_single_query_has_no_pieces():
+    q, k, v = (torch.randn(2, 2, count, 4) for count in (1, 5, 5))
+    with op_tools.OpInvariance() as tool:
+        F.scaled_dot_product_attention(q, k, v)
+    result = tool.result()
+    assert result.kept["pieces"] + result.varied["pieces"] == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_sequences_of_torch_are_not_judged_and_it_is_said_why():
+    """Jagged tensors: there is no plain copy of their memory."""
+    parts = [torch.randn(count, 2, 8) for count in (3, 5)]
+    q, k, v = (torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2) for _ in range(3))
+    with op_tools.OpInvariance(level="aten") as tool:
+        F.scaled_dot_product_attention(q, k, v)
+    result = tool.result()
+    assert result.reasons["an input has no plain copy"] > 0
+    assert result.verdict is Verdict.NOT_JUDGED
+
+
+def test_a_flip_in_a_call_that_is_left_out_leaves_the_run_not_judged():
+    """What was not run again is counted, and is no all-clear."""
+    x = gates()
+    with sim.fault("bit_flip", ops="aten::sqrt", call=120) as fault, op_tools.OpInvariance() as tool:
+        for _ in range(150):
+            torch.sqrt(x)
+    assert fault.hits == 1
+    result = tool.result()
+    assert (result.rows, result.calls, result.left_out) == ([], 3, 147)
+    assert result.verdict is Verdict.NOT_JUDGED
+
+
+@pytest.mark.parametrize("call", range(12, 60))
+def test_a_flip_in_any_run_is_named_as_one(call):
+    """Also in the runs that look for the cause of another finding: it is not told as one of memory, and `begins` stays right."""
+    x = gates(rows=12)
+    # The program's call is the first; the fault by size makes the call run further, until it is known where it begins.
+    with (
+        sim.fault("batch_size", ops="aten::sqrt"),
+        sim.fault("bit_flip", ops="aten::sqrt", call=call) as flip,
+        op_tools.OpInvariance(gradients=False) as tool,
+    ):
+        torch.sqrt(x)
+    rows = {row.relation: row for row in tool.result().rows}
+    if flip.hits == 0 or "repeat" in rows:
+        assert set(rows) <= {"repeat", "batch"}
+        return
+    assert set(rows) == {"batch"}
+    assert rows["batch"].begins == 2
 
 
 def test_attention_without_a_mask_reads_every_key():
@@ -495,9 +606,23 @@ def test_op_tools_run_ends_with_the_verdict(ops, status, tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_trials(seed):
-    _, right, others, text = invariance_faults.trial(seed)
+    quick = tuple(name for name, kind in invariance_faults.KINDS.items() if not kind.is_rare)
+    _, right, others, text = invariance_faults.trial(seed, quick)
     assert right, text
     assert not others, text
+
+
+@pytest.mark.parametrize("kind", ["row_length", "query_count"])
+def test_trials_of_attention(kind):
+    name, right, others, text = invariance_faults.trial(1, (kind,))
+    assert (name, right, others) == (kind, True, set()), text
+
+
+def test_a_trial_that_cannot_act_ends(monkeypatch):
+    monkeypatch.setattr(invariance_faults, "MODELS", {"attention": invariance_faults.MODELS["attention"]})
+    monkeypatch.setattr(invariance_faults, "MOST_DRAWS", 3)
+    with pytest.raises(RuntimeError, match="none of 3 draws of row_length"):
+        invariance_faults.trial(0, ("row_length",))  # without a mask
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -541,7 +666,7 @@ def samples(name, most=12):
     ]
 
 
-OF_ROWS = ("neighbour", "batch", "position", "strides", "sequence", "padding")
+OF_ROWS = ("neighbour", "batch", "position", "strides", "sequence", "padding", "pieces")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,8 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/COW.h>
 
+#include <algorithm>
+
 #include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "hooks/op_traits.h"
@@ -130,6 +132,20 @@ void ReplayableCall::take(CallArguments as_given) {
 ReplayableCall ReplayableCall::with_inputs(const std::function<at::Tensor(const at::Tensor&)>& copy_of) const {
   ReplayableCall other(*this);
   other.take(with_copies(as_given_, copy_of));
+  return other;
+}
+
+ReplayableCall ReplayableCall::with_arguments(Value args, Value kwargs) const {
+  ReplayableCall other(*this);
+  other.take({std::move(args), std::move(kwargs), {}});
+  other.devices_.clear();
+  other.written_.clear();
+  for (const at::Tensor& tensor : other.tensors_) {
+    const auto is_it = [&](const at::Tensor& own) { return own.is_same(tensor); };
+    const auto place = static_cast<size_t>(std::find_if(tensors_.begin(), tensors_.end(), is_it) - tensors_.begin());
+    other.devices_.push_back(place < devices_.size() ? devices_[place] : device_);
+    other.written_.push_back(place < written_.size() && written_[place]);
+  }
   return other;
 }
 

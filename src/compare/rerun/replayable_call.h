@@ -52,6 +52,9 @@ class OP_TOOLS_API ReplayableCall {
   // The same call of other inputs, in the devices of the first: those for which `copy_of` gives a tensor (on the CPU).
   // Of a live call only.
   ReplayableCall with_inputs(const std::function<at::Tensor(const at::Tensor&)>& copy_of) const;
+  // The same operator with other arguments, likewise: those of inputs(), some of them changed. Tensors that are not
+  // among its own (on the CPU) are put on the call's device.
+  ReplayableCall with_arguments(Value args, Value kwargs) const;
 
   // `output_gradients`, by tensor of the result: then the run also goes backward. `random_state` (CPU generator):
   // the operator draws from there. The CPU's own random stream stays where it is. `beside_program`: the
