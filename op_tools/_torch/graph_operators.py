@@ -43,13 +43,13 @@ class GraphOperators:
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        self._module = _copied(graph)
+        self._module = _copied_graph(graph)
         inputs = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
         self._dtypes = [one.dtype if isinstance(one, torch.Tensor) else None for one in inputs]
         self._devices = {one.device for one in inputs if isinstance(one, torch.Tensor)}
         self._variants: dict[Any, fx.GraphModule] = {}
         self._places: dict[str, _Places] = {}
-        nodes = _calls(graph)
+        nodes = _operators_in(graph)
         self.count = len(nodes)
         """Operators in the graph."""
         self.runs_by_nodes = all(_name_of_operator(node) in _RUN_BY_NODES for node in nodes)
@@ -92,7 +92,7 @@ class _Places:
     """A graph whose code says before each operator which node's turn it is."""
 
     def __init__(self, module: fx.GraphModule, caller: str) -> None:
-        calls = _calls(module)
+        calls = _operators_in(module)
         self._nodes = GraphNodes([(line_of_node(node), module_of_node(node, caller)) for node in calls])
         # The same objects in all nodes: torch 2.7 asks for that in generated code.
         self._enter, self._leave = self._nodes.enter, self._nodes.leave
@@ -119,8 +119,8 @@ class _Places:
                 graph.call_function(self._leave)
             copies[node] = copy = graph.node_copy(node, copies.__getitem__)
             if _name_of_operator(node) == _CHECKPOINT:
-                body = _CheckpointedBody(self._with_places(bodies[node.args[0]], is_body=True), self._leave)
-                copy.target, copy.args = body.run, copy.args[1:]
+                checkpointed = _CheckpointedBody(self._with_places(bodies[node.args[0]], is_body=True), self._leave)
+                copy.target, copy.args = checkpointed.run, copy.args[1:]
         code = fx.GraphModule(module, graph)
         for node, body in bodies.items():
             setattr(code, str(node.target), self._with_places(body, is_body=True))
@@ -152,22 +152,22 @@ def _bodies(module: fx.GraphModule) -> dict[fx.Node, fx.GraphModule]:
     return {node: body for node, body in read.items() if isinstance(body, fx.GraphModule)}
 
 
-def _calls(module: fx.GraphModule) -> list[fx.Node]:
+def _operators_in(module: fx.GraphModule) -> list[fx.Node]:
     """Its operators, with those of the functions that they take."""
-    of_bodies = [node for body in _bodies(module).values() for node in _calls(body)]
+    of_bodies = [node for body in _bodies(module).values() for node in _operators_in(body)]
     return [node for node in module.graph.nodes if node.op in _CALLS] + of_bodies
 
 
 def _name_of_operator(node: fx.Node) -> str:
     """Of an operator that takes functions; else ""."""
-    return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+    return str(node.target) if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
 
 
-def _copied(module: fx.GraphModule) -> fx.GraphModule:
+def _copied_graph(module: fx.GraphModule) -> fx.GraphModule:
     """With copies of the functions that its operators take."""
     copied = fx.GraphModule(module, _copy(module.graph))
     for node, body in _bodies(module).items():
-        setattr(copied, str(node.target), _copied(body))
+        setattr(copied, str(node.target), _copied_graph(body))
     copied.meta.update(module.meta)
     return copied
 

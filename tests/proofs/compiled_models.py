@@ -257,18 +257,18 @@ def nodes(row: Row) -> None:
                 tool = kind(level=level, output_dir=folder, compiled="nodes")
                 changed = changes(plain, run(row.model, row.mode, row.sizes, "aot_eager", [tool]))
                 changed = [text for text in changed if IS_VIEW not in text]
-                found = [*changed[:3], *filter(None, [trouble_of(tool)]), *alarms_of(tool)]
+                problems = [*changed[:3], *filter(None, [trouble_of(tool)]), *alarms_of(tool)]
                 result = tool.result()
                 if kind is op_tools.OpCapture:
                     calls, wrong = replayed(folder)
                     row.replayed += calls
-                    found += wrong[:3] if calls else ["no call was captured", *wrong]
+                    problems += wrong[:3] if calls else ["no call was captured", *wrong]
                 else:
                     row.verdict = result.verdict.value if row.verdict in ("", "agrees") else row.verdict
                     row.rows += len(result.rows)
-                    found += without_place(result)[:3]
-                    found += [] if "graphs" not in result.coverage.gaps() else result.coverage.reasons()
-                row.findings += [f"{kind.__name__}, {level}: {text}" for text in found]
+                    problems += without_place(result)[:3]
+                    problems += [] if "graphs" not in result.coverage.gaps() else result.coverage.reasons()
+                row.findings += [f"{kind.__name__}, {level}: {text}" for text in problems]
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 

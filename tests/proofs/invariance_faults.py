@@ -410,7 +410,9 @@ class ByHand(TorchDispatchMode):
         if is_causal:
             runs += [(0, half, half, False), (0, count, keys, True)]
         elif mask is not None:
-            read = (mask[..., :half, :] if mask.dtype == torch.bool else mask[..., :half, :] > -torch.inf).reshape(-1, keys)
+            read = (mask[..., :half, :] if mask.dtype == torch.bool else mask[..., :half, :] > -torch.inf).reshape(
+                -1, keys
+            )
             runs.append((0, half, int(read.any(0).nonzero().max()) + 1, False))
         if not all(same(*run) for run in runs):
             self.confirmed.add((function.name(), "pieces"))
@@ -515,7 +517,9 @@ def draws(seed: int, kinds: tuple[str, ...]) -> Iterator[Planted]:
         if kind.is_rare:
             watched = sorted(hit.names)  # ten thousand calls of it are soon made
         yield Planted(name, kind, operator, model, trains, input_seed, fault, hit.names, varying, watched)
-    raise RuntimeError(f"seed {seed}: none of {MOST_DRAWS} draws of {', '.join(kinds)} has an operator in which it acts")
+    raise RuntimeError(
+        f"seed {seed}: none of {MOST_DRAWS} draws of {', '.join(kinds)} has an operator in which it acts"
+    )
 
 
 def trial(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, bool, set[Finding], str]:
@@ -613,7 +617,9 @@ def peers(trials: int, seed: int) -> list[str]:
                 count["tool"] += any(row.op in planted.hit and row.relation == kind.relation for row in result.rows)
                 # A fault in a single call, or in every second one, begins anew for each.
                 for way, ask in (("rows", by_first_row), ("hashes", by_debug_mode)):
-                    anew = sim.fault(kind.fault or name, ops=kind.in_attention or planted.operator, seed=number, **kind.options)
+                    anew = sim.fault(
+                        kind.fault or name, ops=kind.in_attention or planted.operator, seed=number, **kind.options
+                    )
                     with anew:
                         says = ask(planted)
                     known = rows_before if way == "rows" else set()
@@ -712,7 +718,9 @@ def main() -> int:
     parser.add_argument("--clean", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--peers", type=int, metavar="N", help="what others say: N trials of each kind, and nothing else")
+    parser.add_argument(
+        "--peers", type=int, metavar="N", help="what others say: N trials of each kind, and nothing else"
+    )
     parser.add_argument("--cpu", action="store_true", help="the table of torch's kernels on the CPU, and nothing else")
     options = parser.parse_args()
     if options.cpu:

@@ -66,13 +66,14 @@ RULES = {
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
         PRODUCT,
         # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and others wait
-        # for.
+        # for. The writer of captures has a time limit.
         [
             "src/timing/stopwatch.cpp",
             "src/timing/stopwatch.h",
             "src/timing/tsc_clock.cpp",
             "src/timing/tsc_clock.h",
             "src/sim_device/",
+            "src/capture/record_writer.cpp",
         ],
     ),
     "one name for the interceptor's dispatch key": (
@@ -251,6 +252,7 @@ LATE = {
     "op_tools._build_info": "of the build that fits torch, which is chosen first",
     "op_tools.sim_device": "its import adds a device to torch",
     "op_tools._tools.launch": "the interpreter's start-up runs before torch is there",
+    "op_tools._torch.hypotheses": "only where a compiled graph is wrong",
     "op_tools._torch.saved_graphs": "only where a graph is compiled",
     "torch.utils._device": "import op_tools loads no module of torch that torch does not",
     "torch._dynamo": "torch.compile's parts take half a second, which only compiling needs",
