@@ -305,6 +305,27 @@ def test_graphs_and_graph_breaks_are_those_without_a_tool(level):
         assert_same(list(counted()), list(expected))
 
 
+def test_nodes_cast_the_weights_of_each_step_under_autocast():
+    def run(tool):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        step, optimizer = torch.compile(model, backend="aot_eager"), torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        with torch.autocast("cpu", dtype=torch.bfloat16), tool:  # around several steps: its cache outlives a step
+            for _ in range(3):
+                losses.append(step(inputs()).square().mean())
+                losses[-1].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [torch.stack(losses).detach(), *(p.detach() for p in model.parameters())]
+
+    alone = run(contextlib.nullcontext())
+    assert len(set(alone[0].tolist())) == 3
+    for level in LEVELS:
+        assert_same(run(op_tools.OpTimeMeasure(level=level, compiled="nodes")), alone)
+
+
 # --- Compilers of others: openvino 2026.4 and iree-turbine 3.9.0 with torch 2.13 ----------------------------------------------
 
 
