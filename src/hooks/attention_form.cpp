@@ -9,9 +9,9 @@ namespace op_tools {
 namespace {
 
 struct Attention {
-  std::string_view names;       // base names
-  std::string_view parameters;  // in order
-  std::string_view mask = {};   // of these; empty: it has none
+  std::string_view names;         // base names
+  std::string_view parameters;    // in order
+  std::string_view mask = {};     // of these; empty: it has none
   bool counts_from_last = false;  // its causal order, where there are more keys than queries
 };
 
@@ -21,8 +21,8 @@ constexpr Attention kAttentions[] = {
     {"_scaled_dot_product_flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask", "attn_mask"},
     {"_scaled_dot_product_efficient_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal",
      "attn_bias"},
-    {"_scaled_dot_product_cudnn_attention",
-     "query key value attn_bias compute_log_sumexp dropout_p is_causal", "attn_bias", true},
+    {"_scaled_dot_product_cudnn_attention", "query key value attn_bias compute_log_sumexp dropout_p is_causal",
+     "attn_bias", true},
     {"_scaled_dot_product_fused_attention_overrideable", "query key value attn_bias dropout_p is_causal", "attn_bias"},
 };
 
@@ -50,8 +50,8 @@ std::optional<AttentionForm> attention_form(std::string_view op_name, const Valu
   const at::Tensor query = tensor("query");
   const Value* causal = argument_of(row->parameters, "is_causal", args, kwargs);
   const auto* is_causal = causal ? causal->get_if<bool>() : nullptr;
-  AttentionForm form{query,          tensor("key"), tensor("value"), tensor(row->mask), is_causal && *is_causal, {},
-                     row->parameters, row->mask};
+  AttentionForm form{query, tensor("key"),   tensor("value"), tensor(row->mask), is_causal && *is_causal,
+                     {},    row->parameters, row->mask};
   const auto without = [&](std::string_view why) {
     form.why_not = why;
     return form;

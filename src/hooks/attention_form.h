@@ -15,11 +15,11 @@ namespace op_tools {
 struct AttentionForm {
   // Of the call's arguments. [..., queries, size], [..., keys, size].
   at::Tensor query, key, value;
-  at::Tensor mask;               // [..., keys]; undefined: none
-  bool is_causal = false;        // query i reads the keys up to i
-  std::string_view why_not;      // it is not known
-  std::string_view parameters;   // of the operator, in order (python_arguments.h)
-  std::string_view mask_name;    // of these; empty: it takes none
+  at::Tensor mask;              // [..., keys]; undefined: none
+  bool is_causal = false;       // query i reads the keys up to i
+  std::string_view why_not;     // it is not known
+  std::string_view parameters;  // of the operator, in order (python_arguments.h)
+  std::string_view mask_name;   // of these; empty: it takes none
   // Keys behind the last would not be read.
   bool leaves_out() const { return mask.defined() || is_causal; }
 };

@@ -14,8 +14,8 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory, Relation::kThreads,  Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch,  Relation::kPosition, Relation::kStrides,
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory,  Relation::kThreads,  Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,   Relation::kPosition, Relation::kStrides,
                                    Relation::kSequence,  Relation::kPadding, Relation::kPieces};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 

@@ -249,8 +249,7 @@ std::optional<CallInvariance::Changed> CallInvariance::piece_again(const Attenti
     const Values& in = *sequence_items(divided.inputs().value);
     const NamedArguments masked =
         with_argument(form.parameters, form.mask_name, behind.triu(piece.first + 1), in[0], in[1]);
-    const NamedArguments without_order =
-        with_argument(form.parameters, "is_causal", false, masked.args, masked.kwargs);
+    const NamedArguments without_order = with_argument(form.parameters, "is_causal", false, masked.args, masked.kwargs);
     return divided.with_arguments(without_order.args, without_order.kwargs);
   };
   Changed run{piece.by_mask ? with_mask() : divided, {}, {}, {}, program_};
@@ -286,16 +285,15 @@ void CallInvariance::ask_pieces() {
     return "queries " + std::to_string(first) + " to " + std::to_string(first + count - 1) + " of " +
            std::to_string(queries) + ", with " + std::to_string(with_keys) + " of " + std::to_string(keys) + " keys";
   };
-  // As in a prefill in chunks: the first piece has the keys that it reads. Where keys that are left out change the bits,
-  // that is `padding`, and it keeps them all.
+  // As in a prefill in chunks: the first piece has the keys that it reads. Where keys that are left out change the
+  // bits, that is `padding`, and it keeps them all.
   int64_t read = keys;
   if (keeps(Relation::kPadding)) {
     if (form.is_causal) read = half;
     if (form.mask.defined() && form.mask.size(-2) == queries) {
       const at::Tensor rows = on_cpu(form.mask.detach()).narrow(-2, 0, half);
-      const at::Tensor is_read = rows.scalar_type() == at::kBool
-                                     ? rows
-                                     : rows.ne(-std::numeric_limits<double>::infinity());
+      const at::Tensor is_read =
+          rows.scalar_type() == at::kBool ? rows : rows.ne(-std::numeric_limits<double>::infinity());
       const at::Tensor columns = is_read.reshape({-1, keys}).any(0).nonzero();
       if (columns.numel() > 0) read = columns.max().item<int64_t>() + 1;
     }

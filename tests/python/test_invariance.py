@@ -176,9 +176,11 @@ def test_the_last_queries_get_a_mask_in_place_of_the_causal_order():
     """A single query in front: the first piece is right where the fault needs two."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 3, 4, dtype=torch.float64).to("sim") for _ in range(3))
-    with sim.fault("above_size", ops="aten::bmm", size=8, scale=1.01) as fault:
-        with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
-            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with (
+        sim.fault("above_size", ops="aten::bmm", size=8, scale=1.01) as fault,
+        op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool,
+    ):
+        F.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert fault.hits > 0
     rows = {row.relation: row for row in tool.result().rows}
     assert rows["pieces"].right != "unknown"
