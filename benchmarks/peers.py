@@ -1,0 +1,206 @@
+"""The same training steps under our tools and under those that people have now, as multiples of a step without: CPU time of the thread.
+
+    ./dev bench peers [--quick]
+
+Left on, with its own start before the measurement. Modes that only call on are the floor of every tool of Python at that level.
+Tools that change torch for the rest of the process (msprobe) or watch a whole process (memray) run in processes of their own,
+in turn with a process without; they are measured where they are installed (mindstudio-probe, memray). ditorch's package is called op_tools,
+too: OP_TOOLS_DITORCH names the folder that has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _measure import PROMISE, Report, Spent, Table, Turns, arguments, keep_freed_memory, ms, scratch, spend, verdict
+from _models import lenet, transformer
+from torch.overrides import TorchFunctionMode
+from torch.utils._debug_mode import DebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+MODELS = {"LeNet": lenet, "transformer, hidden 64": transformer}
+STEPS = 5
+PLAIN = "without"
+DITORCH = "OP_TOOLS_DITORCH"
+Make = Callable[[str], contextlib.AbstractContextManager[object]]
+"""Takes a folder to write to."""
+
+
+class CallsOn(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class FunctionsCalledOn(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Saves(TorchDispatchMode):
+    """What people write first: each call's arguments and results by torch.save."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder, self.calls = folder, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls += 1
+        torch.save((str(func), args, kwargs, result), f"{self.folder}/{self.calls}.pt")
+        return result
+
+
+@contextlib.contextmanager
+def debugged_with_hashes() -> Iterator[None]:
+    with DebugMode(), DebugMode.log_tensor_hashes():
+        yield
+
+
+@contextlib.contextmanager
+def probed(folder: str) -> Iterator[None]:
+    from msprobe.pytorch import PrecisionDebugger
+
+    debugger = PrecisionDebugger(task="statistics", level="L1", dump_path=folder)
+    debugger.start()
+    yield
+    debugger.stop()
+
+
+@contextlib.contextmanager
+def tracked(folder: str) -> Iterator[None]:
+    import memray
+
+    with memray.Tracker(f"{folder}/memray.bin"):
+        yield
+
+
+@contextlib.contextmanager
+def hooked_by_ditorch(tool: str) -> Iterator[None]:
+    sys.path.insert(0, os.environ[DITORCH])
+    import op_tools
+
+    with getattr(op_tools, tool)():
+        yield
+
+
+PEERS: dict[str, Make] = {
+    "a torch-function mode that only calls on": lambda _: FunctionsCalledOn(),
+    "a dispatch mode that only calls on": lambda _: CallsOn(),
+    "a dispatch mode with torch.save": Saves,
+    "torch.profiler": lambda _: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    "torch.profiler, with stacks": lambda _: torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True
+    ),
+    "DebugMode": lambda _: DebugMode(),
+    "DebugMode, with hashes": lambda _: debugged_with_hashes(),
+    "detect_anomaly": lambda _: torch.autograd.detect_anomaly(check_nan=True),
+}
+# In processes of their own; the package that each needs.
+ALONE: dict[str, tuple[str, Make]] = {
+    "msprobe, statistics, L1": ("msprobe", probed),
+    "memray": ("memray", tracked),
+    "ditorch's OpCapture": (DITORCH, lambda _: hooked_by_ditorch("OpCapture")),
+    "ditorch's OpTimeMeasure": (DITORCH, lambda _: hooked_by_ditorch("OpTimeMeasure")),
+}
+# Of ours: the most that a step may take, as a multiple of a step without, at the torch and at the aten level.
+OURS: dict[str, tuple[dict[str, object], tuple[float, float] | None]] = {
+    "OpRecord": ({}, (1.2, 1.2)),
+    "OpMemoryCheck": ({}, (1.1, 1.1)),
+    "OpTimeMeasure": ({"lines": False}, (1.1, 1.1)),
+    "OpOverflowCheck": ({}, (1.1, 1.1)),
+    "OpBlackBox": ({}, (1.05, 1.05)),
+    "OpObserve": ({}, (1.3, 1.6)),
+    "OpCapture": ({"format": "container"}, None),
+    "OpAutoCompare": ({}, None),
+}
+
+
+def run_under(make: Make, step: Callable[[], torch.Tensor]) -> Spent:
+    """Of a step, in a scope whose first step is over."""
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder, make(folder) as tool:
+
+        def once() -> None:
+            step()
+            if callable(end_step := getattr(tool, "step", None)):
+                end_step()
+
+        once()
+        return spend(lambda: [once() for _ in range(STEPS)]).per(STEPS)
+
+
+def of_ours(name: str, level: str, options: dict[str, object]) -> Make:
+    import op_tools
+
+    return lambda folder: getattr(op_tools, name)(level=level, output_dir=folder, **options)
+
+
+def model_rows(table: Table, model: str, rounds: int) -> None:
+    """Those that share a process."""
+    limits: dict[str, float] = {}
+    variants: dict[str, Make] = {PLAIN: lambda _: contextlib.nullcontext(), **PEERS}
+    for name, (options, most) in OURS.items():
+        for number, level in enumerate(("torch", "aten")):
+            variants[f"{name}, {level}"] = of_ours(name, level, options)
+            if most:
+                limits[f"{name}, {level}"] = most[number]
+    step = MODELS[model]()
+    turns = Turns({name: partial(run_under, make, step) for name, make in variants.items()}, rounds)
+    for name in list(variants)[1:]:
+        ratio, limit = turns.ratio(name, PLAIN), limits.get(name)
+        mark = verdict(ratio, most=limit) if limit else ""
+        table.row(
+            f"{model}: {name}", PLAIN, f"<= {limit}x" if limit else "", f"{ratio:.2f}x", mark, ms(turns.median(name))
+        )
+
+
+def seconds_alone(name: str, model: str) -> float:
+    """Of a step in a process of its own."""
+    command = [sys.executable, __file__, "--alone", name, "--model", model]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def rows_alone(table: Table, model: str, rounds: int) -> None:
+    for name, (needs, _) in ALONE.items():
+        has_it = needs in os.environ if needs == DITORCH else importlib.util.find_spec(needs) is not None
+        if not has_it:
+            table.row(f"{model}: {name}", PLAIN, "", "not measured", "", f"needs {needs}")
+            continue
+        pairs = [(seconds_alone(name, model), seconds_alone(PLAIN, model)) for _ in range(rounds)]
+        ratio = statistics.median(one / other for one, other in pairs)
+        seconds = statistics.median(one for one, _ in pairs)
+        table.row(f"{model}: {name}", PLAIN, "", f"{ratio:.2f}x", "", ms(seconds))
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--alone", choices=[*ALONE, PLAIN], help="measure this in this process, and print the seconds")
+    parser.add_argument("--model", choices=MODELS, default="LeNet")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    if options.alone:
+        make = ALONE[options.alone][1] if options.alone != PLAIN else lambda _: contextlib.nullcontext()
+        print(run_under(make, MODELS[options.model]()).cpu)
+        return
+    report = Report(Path(__file__).stem)
+    table = report.table("Training steps under tools of others and of ours", *PROMISE)
+    for model in MODELS:
+        model_rows(table, model, 3 if options.quick else 15)
+        rows_alone(table, model, 2 if options.quick else 5)
+    report.write()
+
+
+if __name__ == "__main__":
+    main()
