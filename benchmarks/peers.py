@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 MODELS = {"LeNet": lenet, "transformer, hidden 64": transformer}
-STEPS = 5
+STEPS, WARM_UP = 5, 3
 PLAIN = "without"
 DITORCH = "OP_TOOLS_DITORCH"
 Make = Callable[[str], contextlib.AbstractContextManager[object]]
@@ -129,7 +129,7 @@ OURS: dict[str, tuple[dict[str, object], tuple[float, float] | None]] = {
 
 
 def run_under(make: Make, step: Callable[[], torch.Tensor]) -> Spent:
-    """Of a step, in a scope whose first step is over."""
+    """Of a step, in a scope whose first steps are over."""
     with tempfile.TemporaryDirectory(dir=scratch()) as folder, make(folder) as tool:
 
         def once() -> None:
@@ -137,7 +137,8 @@ def run_under(make: Make, step: Callable[[], torch.Tensor]) -> Spent:
             if callable(end_step := getattr(tool, "step", None)):
                 end_step()
 
-        once()
+        for _ in range(WARM_UP):
+            once()
         return spend(lambda: [once() for _ in range(STEPS)]).per(STEPS)
 
 
