@@ -282,7 +282,7 @@ def saved_form(graph: fx.GraphModule, name: str, backend: str, options: Mapping[
             if not isinstance(value, torch.Tensor):
                 raise Error(f"{node.name}: {type(value).__name__} has no form in a file")
             attributes[node.name] = value.detach().clone()
-        else:
+        elif node.target is not torch._C._log_api_usage_once:  # computes nothing
             nodes.append(_node(node))
     is_dynamic = any("number" in example and not example["constant"] for example in examples)
     state = {

@@ -83,6 +83,18 @@ def test_a_saved_graph_gives_the_results_of_the_graph(dynamic):
     assert_same([leaf for leaf in names["graph"](*inputs) if isinstance(leaf, torch.Tensor)], expected)
 
 
+def test_a_note_of_use_is_no_part_of_a_saved_graph():
+    """torch's own functions make it: transformers' models have such a node in front."""
+
+    def noted(x):
+        torch._C._log_api_usage_once("torch.test")
+        return x.sin()
+
+    graph = graph_of(noted, torch.ones(3))
+    assert [node.target for node in graph.nodes] == [".sin"]
+    assert_same([torch.ones(3).sin()], list(graph.operators()(torch.ones(3))))
+
+
 @pytest.mark.parametrize(
     "target", ["torch.load", "os.system", "torch.hub.load", "torch.nn.functional.importlib", ".tofile", ".no_method"]
 )
