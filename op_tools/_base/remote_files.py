@@ -102,7 +102,6 @@ def _load_bytes(local: str, begin: int, end: int) -> None:
 
 def _new_root() -> str:
     root = os.path.realpath(tempfile.mkdtemp(prefix="op_tools_remote_"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
     set_range_loader(root, _load_bytes)
     return root
 
@@ -115,6 +114,9 @@ def forget_remote_files() -> None:
     _root = ""
     _files.clear()
     _places.clear()
+
+
+atexit.register(forget_remote_files)
 
 
 def _listed(url: str) -> tuple[Any, str, dict[str, int]]:

@@ -37,6 +37,8 @@ constexpr size_t kMostRoom = 4096;
 // The writer reports its work after N small records, or bytes.
 constexpr size_t kReportRecords = 32;
 constexpr size_t kReportBytes = size_t{1} << 20;
+// Of a time limit: a clock cannot count much more.
+constexpr std::chrono::duration<double> kLongest = std::chrono::hours(24 * 365);
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
@@ -61,7 +63,7 @@ struct RecordWriter::Impl {
        std::chrono::duration<double> time_limit)
       : open(std::move(open)),
         budget(std::move(budget)),
-        time_limit(std::chrono::duration_cast<Clock::duration>(time_limit)),
+        time_limit(std::chrono::duration_cast<Clock::duration>(std::min(time_limit, kLongest))),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
         report_at(std::min(max_pending / 16, kReportBytes)) {}
@@ -84,8 +86,8 @@ struct RecordWriter::Impl {
   uint64_t submitted = 0, finished = 0;
   uint64_t flush_until = 0;  // flush the store once `finished` is here
   uint64_t flushed = 0;
-  Clock::time_point moved = Clock::now();  // the disk took a record, or the writer began to wait for one
-  bool is_stuck = false;                   // the disk took none for the time limit; records in hand are lost
+  std::atomic<Clock::time_point> moved{Clock::now()};  // the disk took a record, or the writer began to wait for one
+  bool is_stuck = false;  // the disk took none for the time limit; records in hand are lost
   bool stopping = false;
   bool is_abandoned = false;  // the thread deletes this object when the disk lets it go
   bool napping = false;       // the writer looks again by itself within kNap
@@ -139,14 +141,13 @@ struct RecordWriter::Impl {
     write_call(*store, call);
   }
 
-  // Waits for the writer until `ready`, with the lock held: for `most` at most, and no longer than the time limit after
-  // the disk took a record. False: not ready; is_stuck says whether it ever will be.
+  // Waits for the writer until `ready`, with the lock held: as long as the disk takes records within the time limit,
+  // and to `until` at most. False: not ready; is_stuck says whether it ever will be.
   template <class Ready>
-  bool wait_for_disk(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Clock::duration most,
+  bool wait_for_disk(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Clock::time_point until,
                      const Ready& ready) {
-    const Clock::time_point until = Clock::now() + most;
     while (!ready() && !is_stuck) {
-      const Clock::time_point limit = moved + time_limit;
+      const Clock::time_point limit = moved.load() + time_limit;
       if (Clock::now() >= limit) {
         is_stuck = true;
         const std::string place = progress.root.empty() ? "the output folder" : progress.root;
@@ -214,7 +215,6 @@ struct RecordWriter::Impl {
     }
     pending_bytes -= done.bytes;
     finished += done.records();
-    moved = Clock::now();
     if (pending_bytes <= resume_at) room.notify_all();
   }
 
@@ -246,6 +246,7 @@ struct RecordWriter::Impl {
         std::unique_lock<std::mutex> lock(mutex);
         fail(error.what(), lock);
       }
+      moved = Clock::now();
       done.bytes += record.bytes + kRecordOverhead;
       if (record.packed.has_objects() && record.bytes <= kSmallRecord) {
         done.small.push_back(std::move(record));
@@ -360,7 +361,7 @@ bool RecordWriter::submit(Record record) {
   if (!fits()) {
     ++impl.progress.waits;
     const auto has_room = [&] { return impl.pending_bytes <= impl.resume_at && fits(); };
-    if (!impl.wait_for_disk(impl.room, lock, impl.time_limit * 2, has_room)) {
+    if (!impl.wait_for_disk(impl.room, lock, Impl::Clock::time_point::max(), has_room)) {
       ++impl.progress.lost;
       return false;
     }
@@ -391,8 +392,8 @@ void RecordWriter::flush() {
   impl.work.notify_all();
   const uint64_t first = impl.finished;
   auto ready = [&] { return impl.flushed >= target; };
-  if (impl.wait_for_disk(impl.done, lock, kQuiet, ready)) return;
-  while (!impl.is_stuck && !impl.wait_for_disk(impl.done, lock, kRedraw, ready)) {
+  if (impl.wait_for_disk(impl.done, lock, Impl::Clock::now() + kQuiet, ready)) return;
+  while (!impl.is_stuck && !impl.wait_for_disk(impl.done, lock, Impl::Clock::now() + kRedraw, ready)) {
     const std::string text = bar(impl.finished - first, target - first);
     lock.unlock();
     log::progress(text);
