@@ -6,7 +6,7 @@
 
 namespace op_tools {
 
-bool is_in_backward();               // this thread works for the engine
+OP_TOOLS_API bool is_in_backward();  // this thread works for the engine
 Phase phase_of(const OpCall& call);  // on the thread of the call
 
 }  // namespace op_tools

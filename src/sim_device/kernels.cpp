@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "compat/autograd_fallback.h"
+#include "hooks/backward_pass.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
 #include "sim_device/aliases.h"
@@ -268,6 +269,19 @@ std::vector<size_t> all_written(const WrittenArguments& writes) {
   return all;
 }
 
+// The autograd engine's thread keeps the number of threads with which it began, and sums are cut into pieces by it: a
+// backward pass on the CPU runs on the program's thread, so that a later torch.set_num_threads would change bits here.
+void take_threads_of_program() {
+  static std::atomic<int> program_threads = 0;
+  thread_local const bool of_engine = is_in_backward();  // at this thread's first call
+  if (!of_engine) {
+    program_threads.store(at::get_num_threads(), std::memory_order_relaxed);
+    return;
+  }
+  const int threads = program_threads.load(std::memory_order_relaxed);
+  if (threads > 0 && at::get_num_threads() != threads) at::set_num_threads(threads);
+}
+
 // Runs in the worker thread: `arguments` become results, which go `into` the tensors that the program already has.
 void run_later(const c10::OperatorHandle& op, const CpuKernel& kernel, Stack& arguments,
                const std::vector<at::Tensor>& into, int threads, const OtherRounding* rounding) {
@@ -301,6 +315,7 @@ class DeviceKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
     const ScopedKernel scope;
+    take_threads_of_program();
     ++counters.calls;
     const size_t count = op.schema().arguments().size();
     const c10::ArrayRef<c10::IValue> originals(stack->data() + (stack->size() - count), count);

@@ -99,3 +99,21 @@ def test_training_gives_the_numbers_of_the_cpu(name, optimizer):
     close = dict(rtol=1e-4, atol=1e-5) if name in ANOTHER_ALGORITHM else dict(rtol=0, atol=0)
     torch.testing.assert_close(result, right, **close)
     assert sim.statistics()["asynchronous"] > before
+
+
+def test_backward_uses_the_programs_number_of_threads():
+    """torch's thread for the device's backward begins with the number of threads of its first backward."""
+    before = torch.get_num_threads()
+    images = torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    try:
+        for threads in (2, 1):
+            torch.set_num_threads(threads)
+            gradients = []
+            for device in ("cpu", "sim"):
+                torch.manual_seed(0)
+                network = nn.Conv2d(1, 6, 3).to(device)
+                network(images.to(device)).square().sum().backward()
+                gradients.append(network.weight.grad.cpu())
+            torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    finally:
+        torch.set_num_threads(before)
