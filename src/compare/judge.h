@@ -93,6 +93,9 @@ struct JudgeContext {
   // cancels inside the operator.
   std::function<at::Tensor(int sample)> in_float32;
   int64_t terms = 1;  // at most about as many elements are added up in an element; `reduced` counts those that are sure
+  // At most about as many elements are added up one after the other: kernels that do so round more than those that add
+  // in pieces, and by more than the sum itself where its terms cancel.
+  int64_t in_order = 1;
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
   // The result's elements are elements of the inputs: no error is rounding, but numbers below the dtype's smallest

@@ -269,11 +269,19 @@ class Relative {
       rmse = std::max(rmse, moved.rmse);
       max = std::max(max, moved.max_abs);
     }
-    rmse = std::min(noise.own_rmse_ratio * rmse, context_.own_noise_share * error_.golden_rms);
-    max *= noise.own_max_ratio;
+    const double grown = growth_in_order(noise, alone);
+    rmse = std::min(std::max(grown, noise.own_rmse_ratio) * rmse, context_.own_noise_share * error_.golden_rms);
+    max *= std::max(grown, noise.own_max_ratio);
     if (is_16_bits() && !bound_by_float32(&rmse, &max)) return;
     for (Criterion& criterion : criteria_) criterion.limit += criterion.metric == Deciding::kRmse ? rmse : max;
     noise_text_ += "; the operator itself moves it by rmse " + number_text(rmse) + ", max " + number_text(max);
+  }
+
+  // Of the rounding that the kernel's own noise shows. Other devices add in pieces, as their thousands of threads do.
+  double growth_in_order(const NoiseNumbers& noise, bool alone) const {
+    const double n = static_cast<double>(context_.in_order);
+    if (alone) return std::min(noise.in_order_growth * std::sqrt(n), noise.in_order_share * n);
+    return context_.rounds_inside ? noise.graph_in_order_growth * std::sqrt(n) : 1;
   }
 
   // The allowed rounding of terms that cancel, in 16-bit floats: as large as it is in float32, by the units. False:

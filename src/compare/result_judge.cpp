@@ -89,6 +89,7 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
       context.terms = std::max(context.terms, input.numel());  // indices
     }
   }
+  context.in_order = std::max(context.terms, summed_inside(base));
   if (!facts_.options.golden || facts_.random.drawn) return context;
   if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {
     context.golden = [family](std::string* why) {
@@ -125,6 +126,18 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     context.in_autocast_dtype = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kAutocastDtype})); };
   }
   return context;
+}
+
+// Sums whose length the sizes of inputs and result do not tell.
+int64_t ResultJudge::summed_inside(std::string_view base) const {
+  int64_t most = 1;
+  for (const at::Tensor& input : facts_.before) {
+    if (!input.defined() || rounding_of(input.scalar_type()).unit == 0) continue;
+    if (facts_.pass.of_graph) most = std::max(most, input.numel());
+    if (!has_trait(base, OpTrait::kNormalizesBatch) || input.dim() < 2) continue;
+    most = std::max(most, input.numel() / std::max<int64_t>(1, input.size(1)));
+  }
+  return most;
 }
 
 // Inputs of other dtypes are converted; an embedding with max_norm writes its table first.

@@ -268,6 +268,9 @@ constexpr OpFamily kFamilies[] = {
      "native_layer_norm_backward native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward "
      "miopen_batch_norm_backward native_group_norm_backward _fused_rms_norm_backward _weight_norm_interface_backward "
      "_weight_norm_differentiable_backward _softmax_backward_data _log_softmax_backward_data"},
+    {kNormalizesBatch, "a channel's mean and spread are sums over the whole batch",
+     "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm "
+     "native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward"},
     {kMultiplies, "a product, a quotient or a power of elements",
      "mul mul_ multiply multiply_ div div_ divide divide_ true_divide neg neg_ negative negative_ square square_ sqrt "
      "sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ pow pow_ abs abs_ masked_fill masked_fill_ where clone detach t "
@@ -541,6 +544,8 @@ std::string_view trait_name(OpTrait trait) {
       return "gradient_jumps";
     case kNormalizes:
       return "normalizes";
+    case kNormalizesBatch:
+      return "normalizes_the_batch";
     case kMultiplies:
       return "multiplies";
     case kDistance:

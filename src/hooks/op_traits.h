@@ -61,6 +61,7 @@ enum class OpTrait : uint8_t {
   kExponentiates,            // the result is made of exponentials of the inputs
   kGradientJumps,            // the same of its gradient: a choice, or a formula with a step
   kNormalizes,               // the common part of its inputs is taken out: its gradient, too, is a remainder
+  kNormalizesBatch,          // over all of its first input but the second dimension
   kMultiplies,               // elements by elements, or a single element: nothing is added up that could cancel
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kSelects,                  // the elements of the result are elements of the inputs: nothing is rounded

@@ -340,3 +340,46 @@ def test_nextafter_is_not_compared_with_another_dtype():
     with sim.fault("element", ops="aten::nextafter", seed=1) as fault:
         failed = failures(lambda: torch.nextafter(torch.rand(4, 4).to("sim"), torch.ones(4, 4).to("sim")))
     assert fault.hits == 1 and len(failed) == 1
+
+
+# --- Long sums: torch's CPU kernels add up one element after the other in some layouts
+
+
+def terms_that_cancel():
+    """Gradients [16, 2, 64, 64] whose sum over a channel is small, and whose partial sums are not."""
+    draw = torch.Generator().manual_seed(1)
+    gradient = torch.randn(16, 2, 64, 64, generator=draw) + torch.randn(16, 2, 1, 1, generator=draw)
+    return gradient - gradient.double().mean((0, 2, 3), keepdim=True).float()
+
+
+def bias_of_a_convolution():
+    convolution = torch.nn.Conv2d(1, 2, 1)
+    convolution(torch.randn(16, 1, 64, 64)).backward(terms_that_cancel())
+    return convolution.bias.grad.double(), terms_that_cancel().double().sum((0, 2, 3))
+
+
+def statistics_of_a_batch():
+    x = (torch.rand(16, 8, 96, 96) + 3).to(memory_format=torch.channels_last)
+    right = F.batch_norm(x.double(), None, None, training=True)
+    return F.batch_norm(x, None, None, training=True).double(), right
+
+
+@pytest.mark.parametrize("program", [bias_of_a_convolution, statistics_of_a_batch], ids=lambda f: f.__name__)
+def test_the_rounding_of_sums_in_order_is_no_failure(program):
+    torch.manual_seed(0)
+    result, right = program()
+    unit = torch.finfo(torch.float32).eps / 2
+    assert (result - right).square().mean() > (30 * unit * right.square().mean().sqrt()) ** 2
+    for level in LEVELS:
+        assert failures(program, level) == []
+
+
+@torch.library.custom_op("edges::wrong_channel_means", mutates_args=())
+def wrong_channel_means(x: torch.Tensor) -> torch.Tensor:
+    return x.mean((0, 2, 3)) * (1.001 if x.dtype == torch.float32 else 1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_wrong_factor_of_a_long_sum_is_a_failure(level):
+    failed = failures(lambda: wrong_channel_means(torch.randn(16, 2, 96, 96) + 0.1), level)
+    assert len(failed) == 1
