@@ -200,6 +200,8 @@ class OpRecordOptions(ToolOptions, total=False):
     """A row for each call of a module, forward and backward, in place of each operator; and for the loss and each step of an optimizer (torch level). None: OP_RECORD_MODULES_ONLY, else off."""
     row_hashes: bool | None
     """Fingerprints of the rows of each tensor of a forward call, too: of its batch and sequence dimensions, for `op-tools compare --as-sequence`. None: OP_RECORD_ROW_HASHES, else off."""
+    write_timeout: float | None
+    """Seconds in which the disk must take rows; then recording stops, and the program goes on. None: OP_RECORD_WRITE_TIMEOUT, else 300."""
     jitter: int | None
     """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
 

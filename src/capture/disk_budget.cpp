@@ -32,6 +32,7 @@ std::string DiskBudget::refusal(const std::string& folder, uint64_t written, uin
 std::string DiskBudget::refusal_of_disk(const std::string& folder, uint64_t size) const {
   struct statvfs disk = {};
   if (::statvfs(folder.c_str(), &disk) != 0) return {};  // a folder that is gone: writing says so
+  if (disk.f_blocks == 0) return {};                     // mounts of stores without a size, as object stores
   const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize, whole = uint64_t{disk.f_blocks} * disk.f_frsize;
   const uint64_t floor = least_free_.value_or(std::min(kMostKeptFree, whole / 10));
   if (free >= floor && size <= free - floor) return {};

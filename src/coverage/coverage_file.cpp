@@ -3,8 +3,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -21,9 +26,23 @@ void add_texts(std::string_view key, const std::vector<std::string>& texts, Json
   json.end();
 }
 
+void replace_file(const std::string& path, const std::string& text) {
+  const std::string part = path + ".part";
+  std::ofstream out;
+  if (make_file(part)) out.open(part, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out || std::rename(part.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(part.c_str());
+    throw Error(path + ": cannot be written: " + std::strerror(error));
+  }
+}
+
 }  // namespace
 
-void write_coverage(const std::string& folder, const Coverage& account, const Value& program) {
+void write_coverage(const std::string& folder, const Coverage& account, const Value& program,
+                    std::chrono::seconds time_limit) {
   std::string text;
   JsonWriter json(text);
   json.begin_object(JsonWriter::Form::kLines);
@@ -37,16 +56,22 @@ void write_coverage(const std::string& folder, const Coverage& account, const Va
   json.end();
   text += '\n';
 
-  const std::string path = folder + "/coverage.json", part = path + ".part";
-  std::ofstream out;
-  if (make_file(part)) out.open(part, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out || std::rename(part.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(part.c_str());
-    throw Error(path + ": cannot be written: " + std::strerror(error));
+  const std::string path = folder + "/coverage.json";
+  const auto written = std::make_shared<std::promise<void>>();
+  std::future<void> end = written->get_future();
+  // On a mount whose server is gone, nobody can take a thread back from the system.
+  std::thread([written, path, text = std::move(text)] {
+    try {
+      replace_file(path, text);
+      written->set_value();
+    } catch (...) {
+      written->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (end.wait_for(time_limit) != std::future_status::ready) {
+    throw Error(path + ": was not written within " + std::to_string(time_limit.count()) + " s");
   }
+  end.get();
 }
 
 }  // namespace op_tools

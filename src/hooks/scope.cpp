@@ -257,6 +257,7 @@ void HookScope::write_account() const {
     is_known = account.lost[Loss::kNotWritten] > 0;
     Value start;
     if (!host().program_start(&start)) start = make_dict({});
+    if (is_known) return write_coverage(folder, account, start, std::chrono::seconds(1));
     write_coverage(folder, account, start);
   } catch (const std::exception& error) {
     if (is_known) return;

@@ -125,7 +125,7 @@ void RecordHook::step_begins(int64_t) {
 void RecordHook::flush() {
   if (!recorder_->is_on()) return;
   const InternalGuard ours;
-  recorder_->write();
+  recorder_->flush();
 }
 
 void RecordHook::run_ends(const std::function<Coverage()>& account) {

@@ -36,6 +36,12 @@ struct RecordOptions : ToolOptions {
       {"row_hashes", "OP_RECORD_ROW_HASHES",
        "fingerprints of the rows of each tensor of a forward call, too: of its batch and sequence dimensions, for "
        "`op-tools compare --as-sequence`"}};
+  Option<double> write_timeout{
+      this,
+      300,
+      {"write_timeout", "OP_RECORD_WRITE_TIMEOUT",
+       "seconds in which the disk must take rows; then recording stops, and the program goes on"},
+      kAboveZero};
   Option<int64_t> jitter{this,
                          0,
                          {"jitter", "OP_RECORD_JITTER",

@@ -390,7 +390,7 @@ void Recorder::make_file(const OpCall& call) {
     const std::string base = folder + "/rank" + std::to_string(rank_) + "-" + std::to_string(::getpid());
     std::string path = base + ".oprec";
     for (int i = 2; ::access(path.c_str(), F_OK) == 0; ++i) path = base + "-" + std::to_string(i) + ".oprec";
-    file_ = std::make_unique<RecordingFile>(path, header);
+    file_ = std::make_unique<RecordingFile>(path, header, std::chrono::duration<double>(options.write_timeout));
     has_file_.store(true, std::memory_order_release);
   } catch (const Error& error) {
     stop_locked(EndedEarly::kFailure, error.what());
@@ -416,6 +416,17 @@ void Recorder::write() {
     values_.answer(open);
   }
   write_locked();
+}
+
+void Recorder::flush() {
+  write();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!file_ || failed_.load()) return;
+  try {
+    file_->flush();
+  } catch (const Error& error) {
+    stop_locked(file_->is_full() ? EndedEarly::kDiskFull : EndedEarly::kFailure, error.what());
+  }
 }
 
 void Recorder::write_locked() {

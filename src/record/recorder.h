@@ -99,6 +99,7 @@ class Recorder {
   void step_begins();
   // Reads the devices' answers, and hands the rows to the system.
   void write();
+  void flush();  // and waits until the system has them
   // The tool stops; false: the recording ended before. `account`: of the run, for the header.
   bool end(const Value& account);
   // No more is recorded, after a failure of op_tools.

@@ -1,11 +1,9 @@
 #include "record/recording_file.h"
 
 #define XXH_INLINE_ALL
-#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -54,21 +52,15 @@ uint64_t recording_blocks::checksum(const BlockHead& head, std::string_view payl
   return XXH3_64bits_withSeed(payload.data(), payload.size(), seed);
 }
 
-RecordingFile::RecordingFile(std::string path, const Value& header) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw Error(path_ + ": cannot make the file: " + std::strerror(errno));
+RecordingFile::RecordingFile(std::string path, const Value& header, std::chrono::duration<double> time_limit)
+    : file_(std::move(path), time_limit) {
   block_ = kMagic;
   try {
     add_block(kHeader, [&](std::string& to) { to += json_text(header); });
   } catch (...) {
-    ::close(descriptor_);
-    ::unlink(path_.c_str());
+    ::unlink(file_.path().c_str());
     throw;
   }
-}
-
-RecordingFile::~RecordingFile() {
-  ::close(descriptor_);
 }
 
 void RecordingFile::append(const Recording& rows) {
@@ -81,6 +73,7 @@ void RecordingFile::note(const Value& facts) {
 
 void RecordingFile::end() {
   add_block(kEnd, [](std::string&) {});
+  flush();
 }
 
 template <class PutPayload>
@@ -94,23 +87,12 @@ void RecordingFile::add_block(uint32_t kind, const PutPayload& put_payload) {
   head.bytes = payload.size();
   head.checksum = checksum(head, payload);
   std::memcpy(block_.data() + at, &head, sizeof head);
-  size_t done = 0;
-  while (done < block_.size()) {
-    const ssize_t wrote = ::write(descriptor_, block_.data() + done, block_.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      const int problem = errno;
-      is_full_ = problem == ENOSPC || problem == EDQUOT || problem == EFBIG;
-      block_.clear();
-      // A block that was cut off would make all that follows unreadable.
-      const bool taken_back = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 &&
-                              ::lseek(descriptor_, static_cast<off_t>(bytes_), SEEK_SET) >= 0;
-      throw Error(path_ + ": cannot be written: " + std::strerror(problem) +
-                  (taken_back ? "" : "; its end is cut off"));
-    }
-    done += static_cast<size_t>(wrote);
+  try {
+    file_.append(block_);
+  } catch (...) {
+    block_.clear();
+    throw;
   }
-  bytes_ += block_.size();
   block_.clear();
 }
 
@@ -125,7 +107,7 @@ void write_recording(const Recording& recording, const std::string& path) {
   part.rows = recording.rows;
   part.prints = recording.prints;
   file.append(part);
-  if (recording.complete) file.end();
+  recording.complete ? file.end() : file.flush();
 }
 
 }  // namespace op_tools

@@ -11,42 +11,40 @@
 // tensor/sign_pattern.h.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/appended_file.h"
 #include "base/export.h"
 #include "record/recording.h"
 
 namespace op_tools {
 
-// Writes a recording. Rows given to append() are the system's when it returns: a process that is killed loses none of
-// them. One thread at a time.
+// Writes a recording. Rows given to append() are the system's when it returns, unless the disk is slow (AppendedFile):
+// a process that is killed loses none of them. One thread at a time.
 class OP_TOOLS_API RecordingFile {
  public:
   // Makes the file. Throws Error, with path and system message, as all methods do.
-  RecordingFile(std::string path, const Value& header);
-  ~RecordingFile();
-  RecordingFile(const RecordingFile&) = delete;
-  RecordingFile& operator=(const RecordingFile&) = delete;
+  RecordingFile(std::string path, const Value& header,
+                std::chrono::duration<double> time_limit = std::chrono::minutes(5));
 
   // Rows that are new: the numbers in them count from the file's begin (string 0 and list 0 are there from the start).
   // A block that cannot be written as a whole is taken back: the file stays readable.
   void append(const Recording& rows);
-  void note(const Value& facts);             // a Dict: the reader adds it to the header
-  void end();                                // the recording is complete, unless more is appended
-  bool is_full() const { return is_full_; }  // a block had no room
-  const std::string& path() const { return path_; }
-  uint64_t bytes() const { return bytes_; }
+  void note(const Value& facts);  // a Dict: the reader adds it to the header
+  void end();                     // the recording is complete, unless more is appended
+  void flush() { file_.flush(); }
+  bool is_full() const { return file_.is_full(); }  // a block had no room
+  const std::string& path() const { return file_.path(); }
+  uint64_t bytes() const { return file_.bytes(); }
 
  private:
   template <class PutPayload>
   void add_block(uint32_t kind, const PutPayload& put_payload);
 
-  const std::string path_;
-  int descriptor_ = -1;
-  uint64_t bytes_ = 0;
-  bool is_full_ = false;
+  AppendedFile file_;
   std::string block_;  // that is being put together; its memory is reused for the next
 };
 

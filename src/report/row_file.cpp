@@ -1,16 +1,27 @@
 #include "report/row_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <chrono>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "report/json_writer.h"
 
 namespace op_tools {
 namespace {
+
+constexpr size_t kBuffer = size_t{16} << 10;
+constexpr std::chrono::minutes kSilence(5);  // of the disk
+
+// The path, where a file or a symbolic link of that name is no more.
+std::string gone(std::string path) {
+  ::unlink(path.c_str());
+  return path;
+}
 
 void append_text(std::string& line, std::string_view text) {
   // find_first_of() asks the C library about each character by itself.
@@ -47,9 +58,16 @@ void append_cell(std::string& line, const Value& value) {
 }  // namespace
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
-    : path_(std::move(path)), columns_(std::move(columns)), out_(path_, std::ios::binary | std::ios::trunc) {
+    : columns_(std::move(columns)), file_(gone(std::move(path)), kSilence) {
   if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
-  check();
+}
+
+RowFile::~RowFile() {
+  try {
+    hand_over();
+  } catch (const Error& error) {
+    log::debug(error.what());
+  }
 }
 
 void RowFile::add(const Value& row) {
@@ -123,7 +141,7 @@ void RowFile::put(RowFile& csv, RowFile& lines, std::string_view column, const C
 // The next cell goes under this title.
 void RowFile::next_column(std::string_view column) {
   for (; cells_ < columns_.size() && columns_[cells_] != column; ++cells_) line_ += cells_ ? "," : "";
-  if (cells_ == columns_.size()) throw Error(path_ + ": it has no column " + std::string(column) + " at this place");
+  if (cells_ == columns_.size()) throw Error(path() + ": it has no column " + std::string(column) + " at this place");
   line_ += cells_++ ? "," : "";
 }
 
@@ -147,19 +165,20 @@ void RowFile::add_cells(c10::ArrayRef<Cell> cells) {
 
 void RowFile::write_line() {
   line_ += '\n';
-  out_.write(line_.data(), static_cast<std::streamsize>(line_.size()));
+  lines_ += line_;
   line_.clear();
-  check();
+  if (lines_.size() >= kBuffer) hand_over();
+}
+
+void RowFile::hand_over() {
+  if (lines_.empty()) return;
+  const std::string lines = std::exchange(lines_, {});
+  file_.append(lines);
 }
 
 void RowFile::flush() {
-  out_.flush();
-  check();
-}
-
-void RowFile::check() {
-  if (out_) return;
-  throw Error(path_ + ": cannot be written: " + std::strerror(errno));
+  hand_over();
+  file_.flush();
 }
 
 }  // namespace op_tools

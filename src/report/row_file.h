@@ -1,17 +1,17 @@
 // A table on disk that grows row by row: CSV or JSON lines. The rows of a tool's report() and those in its files are
-// the same Dicts. One thread at a time; buffered.
+// the same Dicts. One thread at a time; buffered, and as patient with a slow disk as AppendedFile.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "base/appended_file.h"
 #include "base/export.h"
 #include "report/json_writer.h"
 #include "tensor/value.h"
@@ -41,6 +41,8 @@ class OP_TOOLS_API RowFile final : public RowSink {
   RowFile(const RowFile&) = delete;  // it refers to itself
   RowFile& operator=(const RowFile&) = delete;
 
+  ~RowFile() override;
+
   // A Dict with string keys. CSV: the cells under the columns' names, empty where absent or None, lists and dicts as
   // JSON. JSON lines: all of it; NaN and infinities, which JSON has no form for, as strings ("nan", "inf", "-inf").
   void add(const Value& row);
@@ -53,17 +55,17 @@ class OP_TOOLS_API RowFile final : public RowSink {
   // A cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
   static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
   void flush();  // added rows are in the file after this
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
   void next_column(std::string_view column);
   void begin_line();
   void write_line();
-  void check();
+  void hand_over();
 
-  const std::string path_;
   const std::vector<std::string> columns_;
-  std::ofstream out_;
+  AppendedFile file_;
+  std::string lines_;  // that the file does not have yet
   std::string line_;
   JsonWriter json_{line_};  // of the row that is being put together
   size_t cells_ = 0;        // likewise: CSV cells that are in the line
