@@ -16,4 +16,15 @@ from ._saved import device_of, is_variation
 from ._script import Plan
 from ._shrink import ShrunkCall, shrink
 
-__all__ = ["Made", "MadeCpp", "Plan", "ShrunkCall", "device_of", "is_variation", "make", "shrink", "write_cpp", "write_issue"]
+__all__ = [
+    "Made",
+    "MadeCpp",
+    "Plan",
+    "ShrunkCall",
+    "device_of",
+    "is_variation",
+    "make",
+    "shrink",
+    "write_cpp",
+    "write_issue",
+]

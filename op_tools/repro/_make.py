@@ -209,9 +209,7 @@ def make(
     return saved, judged, Made(path, script, reproduced, finding, output, side, saved.notes, is_right)
 
 
-def _make_relation(
-    saved: Saved, path: Path, plan: Plan, timeout: float, say: Callable[[str], None], runs: int
-) -> Made:
+def _make_relation(saved: Saved, path: Path, plan: Plan, timeout: float, say: Callable[[str], None], runs: int) -> Made:
     """Of a finding of OpInvariance: no judge is asked, as results of other bits may all be right."""
     _store(write_relation(saved, plan, path, 0, RUNS), path)
     ended = [run_fresh(path, timeout=timeout, imports=plan.imports) for _ in range(runs)]

@@ -97,7 +97,10 @@ class _Finding:
             name = self.names.get(int(number), "")
             if not name:
                 raise Error(f"{self.saved.path}: its finding of OpInvariance is damaged: there is no result {number}")
-            program, other = _picked(f"program[{name!r}]", steps), _picked(f"other[{name!r}]", self.changes["other"][number])
+            program, other = (
+                _picked(f"program[{name!r}]", steps),
+                _picked(f"other[{name!r}]", self.changes["other"][number]),
+            )
             lines.append(f"    if program.get({name!r}) is not None:\n        yield {name!r}, {program}, {other}\n")
         return (
             'def pairs(program, other):\n    """What must have the same bits: of the call\'s results, and of the other run\'s."""\n'
@@ -139,9 +142,15 @@ class _Finding:
         if where:
             lines.append(f"The call was made at {where}.")
         lines += self.saved.notes
-        what = "The call is run again on the same inputs" if self.relation == "repeat" else "The call is run twice, the second time as"
+        what = (
+            "The call is run again on the same inputs"
+            if self.relation == "repeat"
+            else "The call is run twice, the second time as"
+        )
         rest = "" if self.relation == "repeat" else f" the relation `{self.relation}` says"
-        return "\n".join([*lines, "", f"{what}{rest}: the results must have the same bits, whether or not they are right."])
+        return "\n".join(
+            [*lines, "", f"{what}{rest}: the results must have the same bits, whether or not they are right."]
+        )
 
 
 def write_relation(saved: Saved, plan: Plan, path: Path, reproduced: int, runs: int) -> Script:

@@ -203,7 +203,9 @@ class Writer:
         lines.append(f"return [{', '.join(names)}], [{', '.join(arriving)}]")
         return head + "".join(f"    {line}\n" for line in lines)
 
-    def call(self, function: str = "call", doc: str = "The operator.", named: tuple[torch.Tensor, str] | None = None) -> str:
+    def call(
+        self, function: str = "call", doc: str = "The operator.", named: tuple[torch.Tensor, str] | None = None
+    ) -> str:
         """A function of the script. `named`: the text for an argument that is none of the call's tensors."""
         saved = self.saved
 
@@ -385,7 +387,12 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
 
 
 def script_of(
-    writer: Writer, head: str, parts: Sequence[str], pasted: Sequence[str], arguments: Sequence[str], modules: Sequence[str] = ()
+    writer: Writer,
+    head: str,
+    parts: Sequence[str],
+    pasted: Sequence[str],
+    arguments: Sequence[str],
+    modules: Sequence[str] = (),
 ) -> Script:
     """The script of these parts.
 

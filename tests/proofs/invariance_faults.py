@@ -403,12 +403,16 @@ class ByHand(TorchDispatchMode):
             results = []
             for front, behind in ((0, extra), (extra, 0)):
                 queries = [0] * front + [*range(count)] + [count - 1] * behind
-                columns = [*range(extra)] * (front > 0) + [*range(keys)] + [i % keys for i in range(extra)] * (behind > 0)
+                columns = (
+                    [*range(extra)] * (front > 0) + [*range(keys)] + [i % keys for i in range(extra)] * (behind > 0)
+                )
                 more = [dense(query[..., queries, :], query)]
                 more += [dense(tensor[..., columns, :], tensor) if leaves_out else tensor for tensor in args[1:3]]
                 used = mask
                 if is_causal:
-                    used = torch.zeros(count, keys, dtype=query.dtype, device=query.device).masked_fill(~reads, -torch.inf)
+                    used = torch.zeros(count, keys, dtype=query.dtype, device=query.device).masked_fill(
+                        ~reads, -torch.inf
+                    )
                 if used is not None:
                     fill = 0 if used.dtype == torch.bool else -torch.inf
                     used = F.pad(used[..., queries, :] if used.shape[-2] > 1 else used, (front, behind), value=fill)
