@@ -11,7 +11,7 @@ from pathlib import Path
 from .._base.captured_calls import call_folder
 from .._base.core import Error
 from .._base.verdict import Verdict, status_of
-from .._commands.command_line import visible
+from .._commands.command_line import UsageError, visible
 from .._reduce import reduce_graph
 from .._torch.backends import is_simulated, modules_of
 from .._torch.saved_graphs import graph_folder, read_graph
@@ -86,7 +86,7 @@ def run_command(options: argparse.Namespace) -> int:
     folder: str = options.folder
     notes: list[str] = []
     if (options.shrink or options.cpp) and is_variation(folder):
-        raise Error("--shrink and --cpp are for wrong results; this call was saved by OpInvariance, for its bits")
+        raise UsageError("--shrink and --cpp are for wrong results; this call was saved by OpInvariance, for its bits")
     with tempfile.TemporaryDirectory() as into:
         if options.shrink:
             folder, notes = _shrunk(options, plan, into)

@@ -16,7 +16,7 @@ from .._base.config_file import Config, read_config
 from .._base.core import Error, reload_log_level
 from .._base.tool_declarations import CONFIG_FILE, FAIL_ON
 from .._base.tool_descriptions import hook_options, kind_of, kinds
-from .._commands.command_line import visible
+from .._commands.command_line import UsageError, visible
 from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
@@ -165,7 +165,7 @@ def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) 
     fail_on: str = options.fail_on or config.fail_on
     if fail_on and FAIL_ON[fail_on] and not launch.tools_that_say(fail_on, tools):
         flags = ", ".join(f"--{kind_of(name).flag}" for name in FAIL_ON[fail_on])
-        raise Error(f"--fail-on {fail_on}: add {flags}, which says it")
+        raise UsageError(f"--fail-on {fail_on}: add {flags}, which says it")
     return fail_on
 
 

@@ -249,13 +249,14 @@ std::optional<CallInvariance::OtherRun> CallInvariance::run_with(const RunChange
     }
   }
   std::optional<Tensors> values = again(run.call, nullptr, &run.outcome, run.gradients ? &*run.gradients : nullptr);
-  if (!values || values->size() != program_.size()) return std::nullopt;
+  // A mask is an input more, behind those that are compared.
+  if (!values || (!changes.order && values->size() != program_.size())) return std::nullopt;
   const auto part_of = [](const at::Tensor& tensor, const TensorChanges& steps) {
     return steps.empty() ? tensor : changed_copy(tensor, steps);
   };
   bool any = false;
   for (const auto& [index, steps] : changes.program) {
-    if (index >= program_.size()) return std::nullopt;
+    if (index >= program_.size() || index >= values->size()) return std::nullopt;
     const at::Tensor &program = program_[index], &value = (*values)[index];
     if (!program.defined() || !value.defined() || value.layout() != program.layout()) continue;
     if (changes.rows && (value.dim() == 0 || value.size(0) != *changes.rows)) return std::nullopt;

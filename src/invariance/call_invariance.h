@@ -154,6 +154,7 @@ class OP_TOOLS_API CallInvariance {
   std::optional<RunChanges> changes_of_sequence(const TensorChange& change) const;
   const RelationVerdict* verdict_of(Relation relation) const;
   bool keeps(Relation relation) const;
+  bool differs(Relation relation) const;
   bool depends_on_batch() const;
   int64_t most_different(int64_t row, int64_t first) const;
   Tensors batch_values() const;

@@ -69,11 +69,12 @@ std::optional<RunChanges> CallInvariance::changes_of_sequence(const TensorChange
   return changes;
 }
 
+bool CallInvariance::differs(Relation relation) const {
+  const RelationVerdict* verdict = verdict_of(relation);
+  return verdict && verdict->verdict == Verdict::kDiffers;
+}
+
 bool CallInvariance::depends_on_batch() const {
-  const auto differs = [&](Relation relation) {
-    const RelationVerdict* verdict = verdict_of(relation);
-    return verdict && verdict->verdict == Verdict::kDiffers;
-  };
   return differs(Relation::kPosition) || differs(Relation::kBatch);
 }
 
@@ -107,7 +108,7 @@ void CallInvariance::ask_shift() {
 void CallInvariance::ask_sequence() {
   const int64_t rows = form_.rows, length = form_.sequence, half = length / 2;
   if (depends_on_batch()) return leave(Relation::kSequence, Unjudged::kNoBatch, "its rows depend on the batch");
-  if (const RelationVerdict* shift = verdict_of(Relation::kShift); shift && shift->verdict == Verdict::kDiffers) {
+  if (differs(Relation::kShift)) {
     return leave(Relation::kSequence, Unjudged::kNoBatch, "its rows depend on their place in the sequence");
   }
   std::vector<std::pair<TensorChange, std::string>> runs;
@@ -283,9 +284,6 @@ void CallInvariance::ask_pieces() {
   if (!form.why_not.empty()) return leave(Relation::kPieces, Unjudged::kNoBatch, std::string(form.why_not));
   const int64_t queries = form.query.size(-2), keys = form.key.size(-2), half = queries / 2;
   if (queries < 2) return;  // nothing that could be divided
-  if (const RelationVerdict* shift = verdict_of(Relation::kShift); shift && shift->verdict == Verdict::kDiffers) {
-    return leave(Relation::kPieces, Unjudged::kNoBatch, "its rows depend on their place in the sequence");
-  }
   const auto text = [&](int64_t first, int64_t count, int64_t with_keys) {
     return "queries " + std::to_string(first) + " to " + std::to_string(first + count - 1) + " of " +
            std::to_string(queries) + ", with " + std::to_string(with_keys) + " of " + std::to_string(keys) + " keys";
@@ -304,9 +302,10 @@ void CallInvariance::ask_pieces() {
     }
   }
   const int64_t rest = queries - half;
-  const bool can_mask = !form.mask_name.empty();
+  // The last queries are at other places in their piece: where these matter, that is `shift`.
+  const bool can_run_last = !differs(Relation::kShift) && (!form.is_causal || !form.mask_name.empty());
   std::vector<Piece> pieces{{0, half, read, false, text(0, half, read)}};
-  if (!form.is_causal || can_mask) pieces.push_back({half, rest, keys, form.is_causal, text(half, rest, keys)});
+  if (can_run_last) pieces.push_back({half, rest, keys, form.is_causal, text(half, rest, keys)});
   for (const Piece& piece : pieces) {
     std::optional<RunChanges> changes = changes_of_piece(piece);
     std::optional<OtherRun> run = changes ? run_with(*changes) : std::nullopt;
