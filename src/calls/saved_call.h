@@ -1,6 +1,6 @@
 // A call in its files: their contents, their only writer and their only reader. Written by OpCapture, OpAutoCompare
-// (failures), OpOverflowCheck (producers) and OpInvariance (findings), and by the export; read by the replay, the export and Python's load_call.
-// The form of the files: docs/architecture.md. Where they lie: call_store.h.
+// (failures), OpOverflowCheck (producers) and OpInvariance (findings), and by the export; read by the replay, the
+// export and Python's load_call. The form of the files: docs/architecture.md. Where they lie: call_store.h.
 //
 // Plain data; nothing is shared between threads. Errors name the file.
 #pragma once

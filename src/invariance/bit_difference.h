@@ -24,7 +24,8 @@ struct BitDifference {
   int64_t of_rows = 0;
   double max_ulp = 0;  // the largest difference, in units of the last place of the program's element
   double max_abs = 0;
-  // The first kMostPlaces elements that differ: their numbers in the order of elements, and the addresses of both sides.
+  // The first kMostPlaces elements that differ: their numbers in the order of elements, and the addresses of both
+  // sides.
   std::vector<int64_t> places;
   std::vector<uint64_t> program_addresses, other_addresses;
   uint64_t bits = 0;  // of an element, the lowest first: those that differ in any of them; complex: of both parts

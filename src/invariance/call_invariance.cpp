@@ -37,6 +37,7 @@ constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
     {"sequence", "the second dimension in pieces, or all sequences behind each other"},
     {"padding", "attention with more keys that the mask or the causal order leaves out"},
     {"pieces", "attention with its queries in pieces"},
+    {"packed", "attention with its sequences behind each other, which a mask keeps apart"},
 }};
 
 constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
@@ -84,7 +85,8 @@ std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options,
   if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kPosition, Relation::kBatch});
   if (options.strides) relations.push_back(Relation::kStrides);
   if (options.sequence) {
-    relations.insert(relations.end(), {Relation::kShift, Relation::kSequence, Relation::kPadding, Relation::kPieces});
+    relations.insert(relations.end(),
+                     {Relation::kShift, Relation::kSequence, Relation::kPadding, Relation::kPieces, Relation::kPacked});
   }
   return relations;
 }
@@ -135,7 +137,7 @@ void CallInvariance::ask() {
 void CallInvariance::ask(Relation relation) {
   const bool is_of_rows = relation >= Relation::kNeighbour;
   if (relation == Relation::kPadding && (!attention_ || !attention_->leaves_out())) return;
-  if (relation == Relation::kPieces && !attention_) return;
+  if ((relation == Relation::kPieces || relation == Relation::kPacked) && !attention_) return;
   if (relation == Relation::kSequence && form_.why_not.empty() && form_.sequence == 0) return;
   if (relation == Relation::kShift && !attention_ && form_.why_not.empty() && form_.sequence < 2) return;
   if (is_of_rows && !why_no_rows_.empty()) return leave(relation, no_rows_, why_no_rows_);
@@ -162,6 +164,8 @@ void CallInvariance::ask(Relation relation) {
       return ask_padding();
     case Relation::kPieces:
       return ask_pieces();
+    case Relation::kPacked:
+      return ask_packed();
     default:
       return;  // kRepeat was asked first
   }
@@ -227,13 +231,15 @@ ReplayableCall CallInvariance::call_with(const RunChanges& changes) const {
     }
     return at::Tensor();
   });
-  if (!changes.order) return call;
-  const OrderMask& order = *changes.order;
+  if (!changes.order && !changes.packing) return call;
   const Values& in = *sequence_items(call.inputs().value);
   const AttentionForm form = *attention_form(name_, in[0], in[1]);
-  const at::Tensor mask = mask_of(order, form.query.size(-2), form.key.size(-2), form.query.scalar_type());
-  const NamedArguments masked = with_argument(order.parameters, order.name, mask, in[0], in[1]);
-  const NamedArguments without = with_argument(order.parameters, "is_causal", false, masked.args, masked.kwargs);
+  const int64_t queries = form.query.size(-2), keys = form.key.size(-2);
+  const at::ScalarType dtype = form.query.scalar_type();
+  const at::Tensor mask = changes.order ? mask_of(*changes.order, queries, keys, dtype)
+                                        : mask_of(*changes.packing, form.mask, form.query.dim(), queries, keys, dtype);
+  const NamedArguments masked = with_argument(form.parameters, form.mask_name, mask, in[0], in[1]);
+  const NamedArguments without = with_argument(form.parameters, "is_causal", false, masked.args, masked.kwargs);
   return call.with_arguments(without.args, without.kwargs);
 }
 
@@ -250,7 +256,8 @@ std::optional<CallInvariance::OtherRun> CallInvariance::run_with(const RunChange
   }
   std::optional<Tensors> values = again(run.call, nullptr, &run.outcome, run.gradients ? &*run.gradients : nullptr);
   // A mask is an input more, behind those that are compared.
-  if (!values || (!changes.order && values->size() != program_.size())) return std::nullopt;
+  const bool has_mask = changes.order || changes.packing;
+  if (!values || (!has_mask && values->size() != program_.size())) return std::nullopt;
   const auto part_of = [](const at::Tensor& tensor, const TensorChanges& steps) {
     return steps.empty() ? tensor : changed_copy(tensor, steps);
   };

@@ -38,6 +38,7 @@ enum class Relation : uint8_t {
   kSequence,   // the second dimension in pieces, or as a part of a longer sequence
   kPadding,    // attention: with more keys that the mask or the causal order leaves out
   kPieces,     // attention: with its queries in pieces
+  kPacked,     // attention: with its sequences behind each other, which a mask keeps apart
   kCount
 };
 OP_TOOLS_API Token token_of(Relation relation);
@@ -84,7 +85,8 @@ struct ObservedRun {
 };
 
 // Those that the options want of a call on its device, in the order in which they are asked. kShift, kSequence,
-// kPadding and kPieces have no verdict where a call has no second dimension with rows, leaves out no keys, or is no attention.
+// kPadding, kPieces and kPacked have no verdict where a call has no second dimension with rows, leaves out no keys, or
+// is no attention.
 std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options, bool on_cpu);
 // Of a call, or a backward pass over it, of which nothing can be asked: every relation that is wanted.
 std::vector<RelationVerdict> nothing_judged(const ResolvedInvarianceOptions& options, bool on_cpu, Unjudged why,
@@ -165,6 +167,7 @@ class OP_TOOLS_API CallInvariance {
   void ask_shift_of_attention();
   void ask_padding();
   void ask_pieces();
+  void ask_packed();
   std::vector<size_t> indices_of(const at::Tensor& argument) const;
   void change_input(RunChanges& changes, const at::Tensor& argument, const TensorChanges& steps) const;
   bool change_queries(RunChanges& changes, const TensorChanges& queries, const TensorChange& gradient,

@@ -75,6 +75,10 @@ at::Tensor changed(const at::Tensor& elements, const TensorChange& change) {
     sizes[1] *= std::exchange(sizes[0], 1);
     return elements.reshape(sizes);
   }
+  if (change.kind == TensorChange::Kind::kPack) {
+    if (elements.dim() < 3) return {};
+    return elements.movedim(0, -3).flatten(-3, -2).unsqueeze(0);
+  }
   if (change.kind == TensorChange::Kind::kFill) {
     std::vector<int64_t> sizes = elements.sizes().vec();
     sizes[static_cast<size_t>(dim)] = change.count;

@@ -16,6 +16,7 @@ struct TensorChange {
     kPlaces,     // these places of the dimension, in this order
     kFill,       // `count` more places of the dimension, of `number`: behind the others, or in front of them
     kJoin,       // the first two dimensions as one of them: [B, T, ...] becomes [1, B T, ...]
+    kPack,       // [B, ..., T, size] becomes [1, ..., B T, size]
     kGaps,       // the same elements with room behind each row; without where there is some
     kAlignment,  // the same elements and strides, an element further from an address that 64 divides
   };

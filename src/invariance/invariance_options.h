@@ -39,8 +39,9 @@ struct InvarianceOptions : ToolOptions {
       this,
       true,
       {"sequence", "",
-       "run it with the second dimension in pieces, in a row and at other places, attention with more keys that its mask "
-       "leaves out, with other tokens in front and with its queries in pieces"}};
+       "run it with the second dimension in pieces, in a row and at other places, attention with more keys that its "
+       "mask "
+       "leaves out, with other tokens in front, with its queries in pieces and its sequences behind each other"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
   Option<int64_t> max_saved{
       this,

@@ -16,9 +16,10 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory,  Relation::kThreads,  Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch,   Relation::kPosition, Relation::kStrides,
-                                   Relation::kShift,     Relation::kSequence, Relation::kPadding, Relation::kPieces};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory,   Relation::kThreads,  Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,    Relation::kPosition, Relation::kStrides,
+                                   Relation::kShift,     Relation::kSequence, Relation::kPadding,  Relation::kPieces,
+                                   Relation::kPacked};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
 
 constexpr uint64_t kLine = 64, kPage = 4096;  // bytes
@@ -62,6 +63,8 @@ std::string relation_text(const Finding& finding) {
       return "has other bits with more keys that are left out (" + variation.rows_of_run + ")";
     case Relation::kPieces:
       return "has other bits with its queries in pieces (" + variation.rows_of_run + ")";
+    case Relation::kPacked:
+      return "has other bits with its sequences packed behind each other (" + variation.rows_of_run + ")";
     default:
       return "has other bits at another position of the batch (" + variation.rows_of_run + ", of " +
              std::to_string(variation.rows) + ")";
@@ -143,7 +146,9 @@ const Columns<Finding>& Finding::columns() {
            "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
            "on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; "
            "position: at another position of the batch; strides: with other gaps in memory; shift: at another place of "
-           "its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces"},
+           "its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its "
+           "queries in pieces; packed: with its "
+           "sequences behind each other"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
@@ -173,7 +178,7 @@ const Columns<Finding>& Finding::columns() {
           {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
            "rows of the program's call"},
           {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
-           "neighbour, batch, position, shift, sequence, padding, pieces: the rows of the run with other bits"},
+           "neighbour, batch, position, shift, sequence, padding, pieces, packed: the rows of the run with other bits"},
           {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
            "batch: the smallest number of rows with other bits than fewer rows have"},
           {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
@@ -210,6 +215,7 @@ const Columns<Op>& Op::columns() {
           {"sequence", [](const Op& op) { return op.varied[Relation::kSequence]; }, "in another sequence"},
           {"padding", [](const Op& op) { return op.varied[Relation::kPadding]; }, "with more keys that are left out"},
           {"pieces", [](const Op& op) { return op.varied[Relation::kPieces]; }, "with queries in pieces"},
+          {"packed", [](const Op& op) { return op.varied[Relation::kPacked]; }, "with sequences behind each other"},
           {"keeps", [](const Op& op) { return names_of(op.kept); },
            "the relations in which calls kept their bits, separated by blanks"},
           {"not_judged", &Op::not_judged, "relations without a verdict"},

@@ -142,8 +142,8 @@ void CallInvariance::change_input(RunChanges& changes, const at::Tensor& argumen
   for (const size_t index : indices_of(argument)) changes.inputs[index] = steps;
 }
 
-// Of attention: what is done with its queries. Of the results the first is compared, and of a backward pass the gradient
-// of the queries: those of keys are sums over all queries. False: other gradients arrive.
+// Of attention: what is done with its queries. Of the results the first is compared, and of a backward pass the
+// gradient of the queries: those of keys are sums over all queries. False: other gradients arrive.
 bool CallInvariance::change_queries(RunChanges& changes, const TensorChanges& queries, const TensorChange& gradient,
                                     const TensorChanges& program, const TensorChanges& other) const {
   const AttentionForm& form = *attention_;
@@ -204,7 +204,8 @@ void CallInvariance::ask_shift_of_attention() {
     // Its bits depend on the number of queries or keys, or on a mask in place of the causal order.
     if (bit_difference(behind->program, behind->values)) continue;
     any = true;
-    const std::string text = std::to_string(extra) + (form.leaves_out() ? " more in front, left out" : " more in front");
+    const std::string text =
+        std::to_string(extra) + (form.leaves_out() ? " more in front, left out" : " more in front");
     std::optional<Variation> variation = variation_of(*front, *left, text);
     if (!variation) continue;
     variation->rows = form_.rows;
@@ -212,7 +213,8 @@ void CallInvariance::ask_shift_of_attention() {
     return;
   }
   if (any) return agree(Relation::kShift);
-  leave(Relation::kShift, Unjudged::kNoBatch, "its bits depend on the number of its tokens, or on a mask in place of its order");
+  leave(Relation::kShift, Unjudged::kNoBatch,
+        "its bits depend on the number of its tokens, or on a mask in place of its order");
 }
 
 RunChanges CallInvariance::with_more_keys(int64_t extra) const {
@@ -328,6 +330,54 @@ void CallInvariance::ask_pieces() {
     return;
   }
   agree(Relation::kPieces);
+}
+
+void CallInvariance::ask_packed() {
+  const AttentionForm& form = *attention_;
+  if (!form.why_not.empty()) return leave(Relation::kPacked, Unjudged::kNoBatch, std::string(form.why_not));
+  if (form_.rows < 2 || form.query.dim() < 3) return;  // a single sequence
+  if (form.mask_name.empty()) {
+    return leave(Relation::kPacked, Unjudged::kNoBatch, "it takes no mask that keeps packed sequences apart");
+  }
+  for (const Relation relation : {Relation::kNeighbour, Relation::kPosition, Relation::kBatch, Relation::kShift,
+                                  Relation::kPadding, Relation::kPieces}) {
+    if (differs(relation)) {
+      return leave(Relation::kPacked, Unjudged::kNoBatch,
+                   "packed sequences are another batch, other queries and keys that are left out, on which it depends");
+    }
+  }
+  constexpr int64_t kMostSequences = 3, kMostElements = int64_t{1} << 26;  // of the mask
+  const int64_t count = std::min(form_.rows, kMostSequences), queries = form.query.size(-2), keys = form.key.size(-2);
+  if (count * queries > kMostElements / std::max<int64_t>(1, count * keys)) {
+    return leave(Relation::kPacked, Unjudged::kNoForm, "the mask of packed sequences would be too large");
+  }
+  const auto changes_by = [&](const TensorChanges& steps) {
+    RunChanges changes;
+    const bool can = change_queries(changes, steps, steps[0], steps, {});
+    for (auto& [index, of_gradient] : changes.gradients) of_gradient = steps;
+    for (const at::Tensor& tensor : {form.key, form.value}) change_input(changes, tensor, steps);
+    return can ? std::optional(changes) : std::nullopt;
+  };
+  const TensorChange first = places_of(0, first_places(count));
+  std::optional<RunChanges> apart = changes_by({first});
+  std::optional<RunChanges> packed = changes_by({first, {.kind = TensorChange::Kind::kPack}});
+  if (apart && form.mask.defined()) {
+    if (form.mask.dim() == form.query.dim() && form.mask.size(0) > 1) change_input(*apart, form.mask, {first});
+  } else if (apart) {
+    apart->order = OrderMask{form.parameters, form.mask_name, form.is_causal ? 0 : keys, 0};
+  }
+  if (packed) packed->packing = PackingMask{form.parameters, form.mask_name, count, form.is_causal};
+  const std::optional<OtherRun> by_mask = apart ? run_with(*apart) : std::nullopt;
+  const std::optional<OtherRun> run = packed ? run_with(*packed) : std::nullopt;
+  if (!by_mask || !run) return leave(Relation::kPacked, Unjudged::kNoReference, "it fails with packed sequences");
+  if (bit_difference(by_mask->program, by_mask->values)) {
+    return leave(Relation::kPacked, Unjudged::kNoBatch, "its bits depend on a mask in place of its order");
+  }
+  std::optional<Variation> variation =
+      variation_of(*run, *packed, "the first " + std::to_string(count) + " of " + std::to_string(form_.rows));
+  if (!variation) return agree(Relation::kPacked);
+  variation->rows = form_.rows;
+  if (is_cause(*variation, *run)) vary(Relation::kPacked, std::move(*variation));
 }
 
 }  // namespace op_tools

@@ -257,7 +257,8 @@ TEST_CASE("A finding is printed with its relation, and its row has the same", "[
       {"gaps", "strides", "aten::sqrt has other bits with other strides (a gap behind each row, or none): 48 of 48"},
       {"token_position",
        "shift",
-       "aten::sqrt has other bits at another place of its sequence (each a place further, of 3 rows): 48 of 48 elements",
+       "aten::sqrt has other bits at another place of its sequence (each a place further, of 3 rows): 48 of 48 "
+       "elements",
        {3, 4, 4}},
       {"sequence_length",
        "sequence",

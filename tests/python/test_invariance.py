@@ -22,6 +22,7 @@ import op_tools.run_op_from_data
 import op_tools.sim_device as sim
 from op_tools.__main__ import main as command
 from op_tools._base.verdict import Verdict
+from op_tools._report.scan import read_parts
 from op_tools._tools.launch import environment, status_of_tools
 from op_tools.repro import Plan, make
 from op_tools.repro._relation import write_relation
@@ -228,6 +229,23 @@ def test_attention_with_padding_on_the_left_is_that_with_padding_on_the_right(le
     assert row.run == "1 more in front" + (", left out" if mask != "none" else "")
     assert row.max_abs > 1e-4
     assert "pieces" not in {row.relation for row in faulty.rows}
+
+
+def test_attention_that_keeps_its_relations_keeps_the_bits_of_packed_sequences():
+    """Sequences behind each other, told apart by a mask: that is another batch, queries in pieces, keys behind and in front that are
+    left out. On this device, which keeps each of them, all of them together are kept, too."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    reads = torch.ones(6, 6, dtype=torch.bool).tril()
+    with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
+        program = F.scaled_dot_product_attention(q, k, v, attn_mask=reads.to("sim"))
+    if tool.result().rows:
+        pytest.skip("the kernels of this CPU do not keep the bits of attention")
+    assert all(tool.result().kept[name] == 1 for name in ("batch", "shift", "padding", "pieces"))
+    packed = [tensor.cpu().transpose(0, 1).reshape(1, 2, 18, 4).to("sim") for tensor in (q, k, v)]
+    mask = torch.block_diag(reads.int(), reads.int(), reads.int()).bool().to("sim")
+    result = F.scaled_dot_product_attention(*packed, attn_mask=mask)
+    assert torch.equal(result.cpu().reshape(2, 3, 6, 4).transpose(0, 1), program.cpu())
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
@@ -714,6 +732,12 @@ def test_a_call_is_saved_once_for_each_kind_of_finding(tmp_path):
         torch.sqrt(x)
         torch.sqrt(x)
     assert [bool(row.saved) for row in tool.result().rows] == [True, False]
+    report_of = (*read_parts([str(tmp_path)])[0].commands,)
+    saved = tool.result().rows[0].saved
+    assert [command.text for command in report_of] == [
+        f"run_op_from_data {saved} --invariance",
+        f"op-tools repro {saved} --import op_tools.sim_device",
+    ]
     with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance(max_saved=0) as tool:
         torch.sqrt(x)
     assert [row.saved for row in tool.result().rows] == [None]

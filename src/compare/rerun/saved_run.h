@@ -1,5 +1,5 @@
-// The contents of the files of a call that a tool ran again: its inputs as they were before it ran, and what a run of it
-// gave. For OpAutoCompare (failures) and OpInvariance (findings); one thread at a time.
+// The contents of the files of a call that a tool ran again: its inputs as they were before it ran, and what a run of
+// it gave. For OpAutoCompare (failures) and OpInvariance (findings); one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
