@@ -27,6 +27,7 @@ _RELATIONS = (
     "sequence",
     "padding",
     "pieces",
+    "packed",
 )
 
 
@@ -130,7 +131,8 @@ class OpInvariance(Tool):
     On the same inputs (*repeat*), at another alignment in memory (*memory*), on another stream of its device (*stream*), with another
     number of threads on the CPU (*threads*), with other values (*neighbour*) or another number of rows in the batch (*batch*), with
     its rows at other positions (*position*), with gaps in memory (*strides*), with its second dimension at other places (*shift*) or in pieces
-    (*sequence*), and attention with more keys that its mask leaves out (*padding*) or with its queries in pieces (*pieces*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
+    (*sequence*), and attention with more keys that its mask leaves out (*padding*) with its queries in pieces (*pieces*) or its
+    sequences behind each other (*packed*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
     """
 
     _kind = "OpInvariance"

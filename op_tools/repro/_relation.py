@@ -30,7 +30,7 @@ def _numbers(places: Sequence[int]) -> str:
     return f"[{', '.join(texts)}]"
 
 
-def _changed(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
+def _after_changes(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
     """The expression of a tensor after its changes."""
     of_elements = text
     for step in steps:
@@ -40,14 +40,16 @@ def _changed(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
             number = f'float("{float(step["fill"])}")'
             text = f"filled({text}, {int(step['dim'])}, {int(step['count'])}, {number}, {bool(step['in_front'])})"
         elif "join" in step:
-            text = f"joined({text})"
+            text = f"in_a_row({text})"
+        elif "pack" in step:
+            text = f"packed_sequences({text})"
         else:
             return f"{'apart' if 'gaps' in step else 'moved'}({text})"
     return f"dense({text}, {of_elements})"
 
 
 def _picked(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    return _changed(text, steps) if steps else text
+    return _after_changes(text, steps) if steps else text
 
 
 def result_names(saved: Saved, backward: bool) -> dict[int, str]:
@@ -83,7 +85,9 @@ class _Finding:
         """The function that gives the other run's tensors, of those of the call on the CPU."""
         lines = []
         for name, tensors in (("x", self.changes["inputs"]), ("g", self.changes["gradients"])):
-            items = [f"{int(number)}: {_changed(f'{name}[{int(number)}]', steps)}" for number, steps in tensors.items()]
+            items = [
+                f"{int(number)}: {_after_changes(f'{name}[{int(number)}]', steps)}" for number, steps in tensors.items()
+            ]
             lines.append("{" + ", ".join(items) + "}")
         return (
             'def changed(x, g):\n    """The tensors that the other run has in place of these, by number; and the gradients."""\n'
@@ -108,28 +112,36 @@ class _Finding:
         )
 
     def masked_call(self, writer: Writer) -> str:
-        """The call with a mask in place of the causal order."""
-        order, saved = self.changes["order"], self.saved
-        parameters = str(order["parameters"]).split()
+        """The call with a mask of the other run: in place of the causal order, or such that it keeps packed sequences apart."""
+        order, packing, saved = self.changes.get("order"), self.changes.get("packing"), self.saved
+        parameters = str((order or packing)["parameters"]).split()
+        mask_name = str((order or packing)["name"])
 
         def argument(name: str) -> Any:
             place = parameters.index(name)
             return saved.args[place] if place < len(saved.args) else saved.kwargs.get(name)
 
-        def size(name: str) -> str:
-            return f"x[{saved.index[id(argument(name))]}]"
+        def text_of(name: str) -> str:
+            value = argument(name)
+            return "None" if value is None else f"x[{saved.index[id(value)]}]"
 
-        query = size("query")
-        text = f"order({query}.shape[-2], {size('key')}.shape[-2], {int(order['first'])}, {int(order['left_out'])}, {query})"
+        query, key = text_of("query"), text_of("key")
+        if order:
+            text = (
+                f"order({query}.shape[-2], {key}.shape[-2], {int(order['first'])}, {int(order['left_out'])}, {query})"
+            )
+        else:
+            own = text_of(mask_name)
+            text = f"packing({int(packing['sequences'])}, {query}, {key}, {own}, {bool(packing['is_causal'])})"
         mask, args, kwargs = torch.empty(0), list(saved.args), dict(saved.kwargs)
-        for name, value in ((str(order["name"]), mask), ("is_causal", False)):
+        for name, value in ((mask_name, mask), ("is_causal", False)):
             place = parameters.index(name)
             if place < len(args):
                 args[place] = value
             else:
                 kwargs[name] = value
         other = Writer(replace(saved, args=tuple(args), kwargs=kwargs), writer.plan, writer.side_name)
-        return other.call("other_call", "The operator with a mask in place of the causal order.", (mask, text))
+        return other.call("other_call", "The operator with the mask of the other run.", (mask, text))
 
     def head(self, plan: Plan, name: str, reproduced: int, runs: int) -> str:
         where = (self.saved.call.meta.get("stack") or [""])[0]
@@ -167,7 +179,7 @@ def write_relation(saved: Saved, plan: Plan, path: Path, reproduced: int, runs: 
     else:
         parts.append(finding.changed())
         arguments.append("changed=changed")
-    if finding.changes.get("order"):
+    if finding.changes.get("order") or finding.changes.get("packing"):
         parts.append(finding.masked_call(writer))
         arguments.append("other_call=other_call")
     if "NoLeaf" in parts[0]:

@@ -37,9 +37,14 @@ def filled(tensor, dim, count, number, in_front):
     return torch.cat([more, tensor] if in_front else [tensor, more], dim)
 
 
-def joined(tensor):
+def in_a_row(tensor):
     """All sequences behind each other."""
     return tensor.reshape(1, tensor.shape[0] * tensor.shape[1], *tensor.shape[2:])
+
+
+def packed_sequences(tensor):
+    """[B, ..., T, size] as [1, ..., B T, size]: all sequences behind each other."""
+    return tensor.movedim(0, -3).flatten(-3, -2).unsqueeze(0)
 
 
 def apart(tensor):
@@ -68,13 +73,28 @@ def order(queries, keys, first, left_out, like):
     return mask.to(like.device, like.dtype)
 
 
+def packing(sequences, query, key, own, is_causal):
+    """A mask that keeps packed sequences apart. `own`: that of the program; None: each has the causal order, or reads all its keys."""
+    rows, columns = query.shape[-2] // sequences, key.shape[-2] // sequences
+    if own is None:
+        own = order(rows, columns, 0 if is_causal else columns, 0, query)
+    own, has_batch = own.cpu(), own.dim() == query.dim()
+    lead = (1, *own.shape[1:-2]) if has_batch else own.shape[:-2]
+    nothing = False if own.dtype == torch.bool else -torch.inf
+    mask = torch.full((*lead, query.shape[-2], key.shape[-2]), nothing, dtype=own.dtype)
+    for i in range(sequences):
+        block = own[min(i, len(own) - 1)][None] if has_batch else own
+        mask[..., i * rows : (i + 1) * rows, i * columns : (i + 1) * columns] = block
+    return mask.to(query.device)
+
+
 def placed(tensor, like, no_leaf):
     """On the device of `like`, in the tensor's own strides, at its place in its memory."""
     flat = tensor.detach().as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
-    there = flat.to(like.device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    copy = flat.to(like.device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if not like.requires_grad:
-        return there
-    return there.requires_grad_() if like.is_leaf else no_leaf.apply(torch.ones(1, requires_grad=True), there)
+        return copy
+    return copy.requires_grad_() if like.is_leaf else no_leaf.apply(torch.ones(1, requires_grad=True), copy)
 
 
 @contextlib.contextmanager
@@ -136,8 +156,8 @@ def main(inputs, call, device, pairs, changed=None, other_call=None, way=None, r
         print(f"NOT JUDGED: it raises {raised[0]}")
         return 2
     if changed or way:
-        for name, one, again in (("the call", program, first()), ("the other run", others[0], other())):
-            if any(difference(one[key], again[key]) for key in one):
+        for name, results, again in (("the call", program, first()), ("the other run", others[0], other())):
+            if any(difference(results[key], again[key]) for key in results):
                 print(f"{name} does not repeat its own bits")
     count = 0
     for number, results in enumerate(others):

@@ -72,7 +72,8 @@ at::Tensor mask_of(const OrderMask& order, int64_t queries, int64_t keys, at::Sc
 at::Tensor mask_of(const PackingMask& packing, const at::Tensor& own, int64_t dims, int64_t queries, int64_t keys,
                    at::ScalarType dtype) {
   const int64_t count = packing.sequences, rows = queries / count, columns = keys / count;
-  const OrderMask order{.first = packing.is_causal ? 0 : columns};
+  OrderMask order;
+  order.first = packing.is_causal ? 0 : columns;
   const at::Tensor each = own.defined() ? on_cpu(own.detach()) : mask_of(order, rows, columns, dtype);
   const bool has_batch = each.dim() == dims;
   std::vector<int64_t> sizes = each.sizes().vec();

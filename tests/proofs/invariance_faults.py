@@ -83,6 +83,10 @@ KINDS = {
     "row_length": Kind("padding", in_attention="aten::_softmax"),
     "token_position": Kind("shift"),
     "attention_position": Kind("shift", fault="token_position", in_attention="aten::bmm"),
+    # Three sequences in a row: more weights than those of any other relation of "long attention" has.
+    "packed_size": Kind(
+        "packed", fault="above_size", options={"size": 2 * 3 * 3 * 16 * 16}, in_attention="aten::_softmax"
+    ),
     "query_count": Kind("pieces", fault="sequence_length", in_attention="aten::bmm"),
 }
 MOST_DRAWS = 300
@@ -111,12 +115,12 @@ class Decoder(nn.Module):
 class Attention(nn.Module):
     """The same with torch's own attention."""
 
-    def __init__(self, causal: bool = False, mask: torch.dtype | None = None) -> None:
+    def __init__(self, causal: bool = False, mask: torch.dtype | None = None, size: int = 4) -> None:
         super().__init__()
-        self.qkv, self.causal, self.mask = nn.Linear(12, 36), causal, mask
+        self.qkv, self.causal, self.mask, self.size = nn.Linear(12, 9 * size), causal, mask, size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (3, self.size)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         below = None
         if self.mask:
             below = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -151,6 +155,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
     "masked attention": (lambda: Attention(mask=torch.bool), lambda: torch.randn(3, 8, 12)),
+    "long attention": (lambda: Attention(mask=torch.bool, size=16), lambda: torch.randn(3, 16, 12)),
     "biased attention": (lambda: Attention(mask=torch.float32), lambda: torch.randn(4, 5, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (
@@ -374,6 +379,7 @@ class ByHand(TorchDispatchMode):
             self.run_with_more_keys(function, before, kwargs, whole)
             self.run_in_pieces(function, before, kwargs, whole)
             self.run_with_padding(function, before, kwargs)
+            self.run_packed(function, before, kwargs, whole)
         elsewhere = run_on(moved)
         if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
@@ -424,6 +430,33 @@ class ByHand(TorchDispatchMode):
                 results.append(result[..., front : front + count, :])
             if not torch.equal(*results):
                 self.confirmed.add((function.name(), "shift"))
+
+    def run_packed(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
+        """Attention with sequences behind each other, which a mask keeps apart."""
+        query, mask = args[0], kwargs.get("attn_mask")
+        dropout, is_causal = [*args[3:5], 0.0, False][:2] if len(args) > 4 else (0.0, False)
+        count = min(3, len(query))
+        if count < 2:
+            return
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            return dense(tensor[:count].movedim(0, -3).flatten(-3, -2).unsqueeze(0), tensor)
+
+        own = mask
+        if own is None:
+            own = torch.zeros(query.shape[-2], args[1].shape[-2], dtype=query.dtype, device=query.device)
+            own = own.masked_fill(torch.ones_like(own, dtype=torch.bool).triu(1), -torch.inf) if is_causal else own
+        nothing = 0 if own.dtype == torch.bool else -torch.inf
+        rows, columns = query.shape[-2], args[1].shape[-2]
+        each = [own[min(i, len(own) - 1)][None] if own.dim() == query.dim() else own for i in range(count)]
+        padded = [
+            F.pad(part, (i * columns, (count - 1 - i) * columns), value=nothing).expand(*part.shape[:-2], rows, -1)
+            for i, part in enumerate(each)
+        ]
+        options = {**kwargs, "attn_mask": torch.cat(padded, -2)}
+        result = tree_leaves(function(*map(pack, args[:3]), dropout, False, **options))[0]
+        if not torch.equal(result, pack(whole)):
+            self.confirmed.add((function.name(), "packed"))
 
     def run_in_pieces(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
         """Attention with the first half of its queries, with the others, and with a mask in place of the causal order."""

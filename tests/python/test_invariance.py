@@ -57,6 +57,7 @@ RELATIONS = (
     "sequence",
     "padding",
     "pieces",
+    "packed",
 )
 
 
@@ -231,21 +232,47 @@ def test_attention_with_padding_on_the_left_is_that_with_padding_on_the_right(le
     assert "pieces" not in {row.relation for row in faulty.rows}
 
 
-def test_attention_that_keeps_its_relations_keeps_the_bits_of_packed_sequences():
-    """Sequences behind each other, told apart by a mask: that is another batch, queries in pieces, keys behind and in front that are
-    left out. On this device, which keeps each of them, all of them together are kept, too."""
+def pack(tensor):
+    return tensor.cpu().movedim(0, -3).flatten(-3, -2).unsqueeze(0).to(tensor.device)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "table", "of each"])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_packed_sequences_are_judged_as_torch_alone_has_them(device, mask):
+    """Behind each other in a row, kept apart by a mask."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(3, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
-    reads = torch.ones(6, 6, dtype=torch.bool).tril()
-    with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
-        program = F.scaled_dot_product_attention(q, k, v, attn_mask=reads.to("sim"))
-    if tool.result().rows:
-        pytest.skip("the kernels of this CPU do not keep the bits of attention")
-    assert all(tool.result().kept[name] == 1 for name in ("batch", "shift", "padding", "pieces"))
-    packed = [tensor.cpu().transpose(0, 1).reshape(1, 2, 18, 4).to("sim") for tensor in (q, k, v)]
-    mask = torch.block_diag(reads.int(), reads.int(), reads.int()).bool().to("sim")
-    result = F.scaled_dot_product_attention(*packed, attn_mask=mask)
-    assert torch.equal(result.cpu().reshape(2, 3, 6, 4).transpose(0, 1), program.cpu())
+    for size in (6, 16):
+        q, k, v = (torch.randn(3, 2, size, size, dtype=torch.float64).to(device) for _ in range(3))
+        below = torch.ones(size, size, dtype=torch.bool).tril()
+        of_each = torch.stack([below, below, below.fliplr().flipud().logical_or(below)])[:, None]
+        options, masks = {
+            "none": ({}, [torch.ones_like(below)] * 3),
+            "causal": ({"is_causal": True}, [below] * 3),
+            "table": ({"attn_mask": below.to(device)}, [below] * 3),
+            "of each": ({"attn_mask": of_each.to(device)}, list(of_each[:, 0])),
+        }[mask]
+        with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
+            program = F.scaled_dot_product_attention(q, k, v, **options)
+        result = tool.result()
+        others = {row.relation for row in result.rows} - {"packed", "memory", "strides"}
+        if others or any("mask in place" in reason for reason in result.reasons):
+            assert (result.kept["packed"], result.varied["packed"]) == (0, 0)
+            continue
+        apart = torch.block_diag(*(part.int() for part in masks)).bool().to(device)
+        by_hand = F.scaled_dot_product_attention(*map(pack, (q, k, v)), attn_mask=apart)
+        assert (result.kept["packed"] == 1) == torch.equal(by_hand.cpu(), pack(program).cpu()), result.reasons
+        assert all(row.max_abs < 1e-12 and row.right == "both right" for row in result.rows)
+
+
+def test_packed_gradients_are_those_of_the_program():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, 6, 4, dtype=torch.float64, device="sim", requires_grad=True) for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril().to("sim")}):
+        with op_tools.OpInvariance(level="torch", ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options).square().sum().backward()
+        result = tool.result()
+        assert all(row.max_abs < 1e-12 for row in result.rows), result.rows
+        assert result.kept["packed"] + result.varied["packed"] > 0 or result.reasons, result.kept
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
@@ -643,6 +670,14 @@ def attention(**options):
     return lambda: F.scaled_dot_product_attention(q, k, v, **options)
 
 
+def packable():
+    """Attention that keeps its bits where sequences of it are packed: 16 keys and 16 elements fill vectors."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 1, 16, 16).to("sim") for _ in range(3))
+    below = torch.ones(16, 16, dtype=torch.bool).tril().to("sim")
+    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=below)
+
+
 def backward():
     x = gates(rows=5).requires_grad_()
     return lambda: torch.relu(x).backward(gates(rows=5))
@@ -660,6 +695,7 @@ SHOWN = {
     "sequence": ("sequence_length:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates().view(3, 4, 4))),
     "padding": ("row_length:ops=aten::_softmax,scale=1.01", lambda: attention(is_causal=True)),
     "pieces": ("sequence_length:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
+    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=800", lambda: packable()),
     "shift of attention": ("token_position:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
     "batch of a backward": ("batch_size:ops=aten::threshold_backward", backward),
 }
@@ -668,8 +704,10 @@ SHOWN = {
 def planted(text):
     kind, _, rest = text.partition(":")
     options = dict(pair.split("=") for pair in rest.split(","))
-    scale = {"scale": float(options["scale"])} if "scale" in options else {}
-    return sim.fault(kind, ops=options["ops"], **scale)
+    numbers = {"scale": float(options["scale"])} if "scale" in options else {}
+    if "size" in options:
+        numbers["size"] = int(options["size"])
+    return sim.fault(kind, ops=options["ops"], **numbers)
 
 
 @pytest.mark.parametrize("name", list(SHOWN))
@@ -734,10 +772,9 @@ def test_a_call_is_saved_once_for_each_kind_of_finding(tmp_path):
     assert [bool(row.saved) for row in tool.result().rows] == [True, False]
     report_of = (*read_parts([str(tmp_path)])[0].commands,)
     saved = tool.result().rows[0].saved
-    assert [command.text for command in report_of] == [
-        f"run_op_from_data {saved} --invariance",
-        f"op-tools repro {saved} --import op_tools.sim_device",
-    ]
+    again, script = [command.text for command in report_of]
+    assert again.endswith(f"{saved} --invariance")
+    assert script.endswith(f"repro {saved} --import op_tools.sim_device")
     with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance(max_saved=0) as tool:
         torch.sqrt(x)
     assert [row.saved for row in tool.result().rows] == [None]
@@ -899,7 +936,7 @@ def test_trials(seed):
     assert not others, text
 
 
-@pytest.mark.parametrize("kind", ["row_length", "query_count"])
+@pytest.mark.parametrize("kind", ["row_length", "query_count", "attention_position", "packed_size"])
 def test_trials_of_attention(kind):
     name, right, others, text = invariance_faults.trial(1, (kind,))
     assert (name, right, others) == (kind, True, set()), text
@@ -953,7 +990,7 @@ def samples(name, most=12):
     ]
 
 
-OF_ROWS = ("neighbour", "batch", "position", "strides", "shift", "sequence", "padding", "pieces")
+OF_ROWS = ("neighbour", "batch", "position", "strides", "shift", "sequence", "padding", "pieces", "packed")
 
 
 @pytest.mark.filterwarnings("ignore")
