@@ -426,7 +426,7 @@ class InvarianceRow:
     phase: str
     """Forward or backward."""
     relation: str
-    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; shift: at another place of its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces."""
+    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; shift: at another place of its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces; packed: with its sequences behind each other."""
     transient: bool
     """Repeat: a single run of all has other bits; False: several have."""
     runs: int | None
@@ -458,7 +458,7 @@ class InvarianceRow:
     batch: int | None
     """Rows of the program's call."""
     run: str | None
-    """Neighbour, batch, position, shift, sequence, padding, pieces: the rows of the run with other bits."""
+    """Neighbour, batch, position, shift, sequence, padding, pieces, packed: the rows of the run with other bits."""
     begins: int | None
     """Batch: the smallest number of rows with other bits than fewer rows have."""
     right: str
@@ -509,6 +509,8 @@ class InvariantOp:
     """With more keys that are left out."""
     pieces: int
     """With queries in pieces."""
+    packed: int
+    """With sequences behind each other."""
     keeps: str
     """The relations in which calls kept their bits, separated by blanks."""
     not_judged: int

@@ -695,7 +695,7 @@ SHOWN = {
     "sequence": ("sequence_length:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates().view(3, 4, 4))),
     "padding": ("row_length:ops=aten::_softmax,scale=1.01", lambda: attention(is_causal=True)),
     "pieces": ("sequence_length:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
-    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=800", lambda: packable()),
+    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=1600", lambda: packable()),
     "shift of attention": ("token_position:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
     "batch of a backward": ("batch_size:ops=aten::threshold_backward", backward),
 }
