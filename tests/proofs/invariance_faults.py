@@ -85,7 +85,7 @@ KINDS = {
     "attention_position": Kind("shift", fault="token_position", in_attention="aten::bmm"),
     # Three sequences in a row: more weights than those of any other relation of "long attention" has.
     "packed_size": Kind(
-        "packed", fault="above_size", options={"size": 2 * 3 * 3 * 16 * 16}, in_attention="aten::_softmax"
+        "packed", fault="above_size", options={"size": 2 * 3 * 3 * 32 * 32}, in_attention="aten::_softmax"
     ),
     "query_count": Kind("pieces", fault="sequence_length", in_attention="aten::bmm"),
 }
@@ -155,7 +155,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
     "masked attention": (lambda: Attention(mask=torch.bool), lambda: torch.randn(3, 8, 12)),
-    "long attention": (lambda: Attention(mask=torch.bool, size=16), lambda: torch.randn(3, 16, 12)),
+    "long attention": (lambda: Attention(mask=torch.bool, size=16), lambda: torch.randn(3, 32, 12)),
     "biased attention": (lambda: Attention(mask=torch.float32), lambda: torch.randn(4, 5, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (

@@ -241,8 +241,8 @@ def pack(tensor):
 def test_packed_sequences_are_judged_as_torch_alone_has_them(device, mask):
     """Behind each other in a row, kept apart by a mask."""
     torch.manual_seed(0)
-    for size in (6, 16):
-        q, k, v = (torch.randn(3, 2, size, size, dtype=torch.float64).to(device) for _ in range(3))
+    for size, dtype in ((4, torch.float64), (32, torch.float32)):
+        q, k, v = (torch.randn(3, 2, size, size, dtype=dtype).to(device) for _ in range(3))
         below = torch.ones(size, size, dtype=torch.bool).tril()
         of_each = torch.stack([below, below, below.fliplr().flipud().logical_or(below)])[:, None]
         options, masks = {
@@ -261,7 +261,7 @@ def test_packed_sequences_are_judged_as_torch_alone_has_them(device, mask):
         apart = torch.block_diag(*(part.int() for part in masks)).bool().to(device)
         by_hand = F.scaled_dot_product_attention(*map(pack, (q, k, v)), attn_mask=apart)
         assert (result.kept["packed"] == 1) == torch.equal(by_hand.cpu(), pack(program).cpu()), result.reasons
-        assert all(row.max_abs < 1e-12 and row.right == "both right" for row in result.rows)
+        assert all(row.max_abs < 1e-5 and row.right == "both right" for row in result.rows)
 
 
 def test_packed_gradients_are_those_of_the_program():
@@ -671,10 +671,10 @@ def attention(**options):
 
 
 def packable():
-    """Attention that keeps its bits where sequences of it are packed: 16 keys and 16 elements fill vectors."""
+    """Attention that keeps its bits where sequences of it are packed: 32 keys and 16 elements fill vectors."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(3, 1, 16, 16).to("sim") for _ in range(3))
-    below = torch.ones(16, 16, dtype=torch.bool).tril().to("sim")
+    q, k, v = (torch.randn(3, 1, 32, 16).to("sim") for _ in range(3))
+    below = torch.ones(32, 32, dtype=torch.bool).tril().to("sim")
     return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=below)
 
 
@@ -695,7 +695,7 @@ SHOWN = {
     "sequence": ("sequence_length:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates().view(3, 4, 4))),
     "padding": ("row_length:ops=aten::_softmax,scale=1.01", lambda: attention(is_causal=True)),
     "pieces": ("sequence_length:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
-    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=1600", lambda: packable()),
+    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=6200", lambda: packable()),
     "shift of attention": ("token_position:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
     "batch of a backward": ("batch_size:ops=aten::threshold_backward", backward),
 }
