@@ -17,7 +17,7 @@ from typing import Any
 
 from .core import Error
 from .data_file import read_toml
-from .tool_declarations import CONFIG_FILE, Kind, Option
+from .tool_declarations import CONFIG_FILE, FAIL_ON, Kind, Option
 from .tool_descriptions import kinds
 
 
@@ -31,7 +31,8 @@ class Config:
     """Options of each tool that has them, by name."""
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of single tools, by their words on the command line."""
-    fail_on_wrong: bool = False
+    fail_on: str = ""
+    """A word of verdict.FAIL_ON; "": the program's own status."""
 
 
 def switched(variable: str) -> bool | None:
@@ -53,10 +54,13 @@ def read_config(path: str | None) -> Config:
     content = read_toml(where)
     by_flag = {kind.flag: kind for kind in kinds().values()}
     tools, fail_on_wrong = content.pop("tools", []), content.pop("fail_on_wrong", False)
+    fail_on = content.pop("fail_on", "")
     if not isinstance(tools, list) or not all(isinstance(word, str) for word in tools):
         raise Error(f'{where}: tools: give a list of words, as ["capture", "time:aten"]')
     if not isinstance(fail_on_wrong, bool):
         raise Error(f"{where}: fail_on_wrong: give true or false")
+    if fail_on and fail_on not in FAIL_ON:
+        raise Error(f"{where}: fail_on: give one of {', '.join(FAIL_ON)}")
     all_options = {option.name.strip("_"): option for kind in by_flag.values() for option in kind.options}
     own: dict[str, dict[str, Any]] = {}
     shared: dict[str, Any] = {}
@@ -69,7 +73,7 @@ def read_config(path: str | None) -> Config:
         else:
             option = _known(where, key, key, all_options)
             shared[option.name] = value
-    return Config(tuple(tools), shared, own, fail_on_wrong)
+    return Config(tuple(tools), shared, own, fail_on or ("wrong" if fail_on_wrong else ""))
 
 
 def without_variables(shared: Mapping[str, Any], kind: Kind) -> dict[str, Any]:

@@ -245,6 +245,10 @@ class OpInvarianceOptions(ToolOptions, total=False):
     strides: bool | None
     """Run it with a gap behind each row of the batch in memory. None: OP_INVARIANCE_STRIDES, else on."""
     sequence: bool | None
-    """Run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out and with its queries in pieces. None: OP_INVARIANCE_SEQUENCE, else on."""
+    """Run it with the second dimension in pieces, in a row and at other places, attention with more keys that its mask leaves out, with other tokens in front, with its queries in pieces and its sequences behind each other. None: OP_INVARIANCE_SEQUENCE, else on."""
     gradients: bool | None
     """Level torch: run the backward again, too. None: OP_INVARIANCE_GRADIENTS, else on."""
+    max_saved: int | None
+    """Calls saved per operator, phase, module and relation, for op-tools repro. None: OP_INVARIANCE_MAX_SAVED, else 1."""
+    max_saved_mb: int | None
+    """MB of all saved calls together. None: OP_INVARIANCE_MAX_SAVED_MB, else 1024."""

@@ -426,7 +426,7 @@ class InvarianceRow:
     phase: str
     """Forward or backward."""
     relation: str
-    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces."""
+    """Repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; position: at another position of the batch; strides: with other gaps in memory; shift: at another place of its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its queries in pieces; packed: with its sequences behind each other."""
     transient: bool
     """Repeat: a single run of all has other bits; False: several have."""
     runs: int | None
@@ -449,12 +449,16 @@ class InvarianceRow:
     """The largest difference."""
     bits: str
     """Of an element, from the lowest: those that differ in any."""
+    places: str | None
+    """The first elements that have other bits, by their numbers in the order of elements."""
+    page_bytes: str | None
+    """Of a single run: where they lie, their addresses modulo 4096."""
     structure: str | None
     """Where shape, dtype or number of tensors is another."""
     batch: int | None
     """Rows of the program's call."""
     run: str | None
-    """Neighbour, batch, position, sequence, padding, pieces: the rows of the run with other bits."""
+    """Neighbour, batch, position, shift, sequence, padding, pieces, packed: the rows of the run with other bits."""
     begins: int | None
     """Batch: the smallest number of rows with other bits than fewer rows have."""
     right: str
@@ -465,6 +469,8 @@ class InvarianceRow:
     """As in ResNet.layer3.0.conv1."""
     line: str | None
     """Of the program."""
+    saved: str | None
+    """The call's folder, for op-tools repro."""
 
 
 @dataclass(frozen=True)
@@ -495,12 +501,16 @@ class InvariantOp:
     """At another position of the batch."""
     strides: int
     """With other gaps in memory."""
+    shift: int
+    """At another place of its sequence."""
     sequence: int
     """In another sequence."""
     padding: int
     """With more keys that are left out."""
     pieces: int
     """With queries in pieces."""
+    packed: int
+    """With sequences behind each other."""
     keeps: str
     """The relations in which calls kept their bits, separated by blanks."""
     not_judged: int

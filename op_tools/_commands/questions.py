@@ -34,7 +34,7 @@ QUESTIONS = (
     Question(
         "which result has other bits the second time, beside other rows, in another batch, at another position of it",
         "deterministic determinism reproducible batch invariant race random",
-        ("op-tools run --invariance train.py",),
+        ("op-tools run --invariance train.py", "op-tools repro FOLDER_OF_A_CALL"),
         "invariance.md",
     ),
     Question(

@@ -10,14 +10,15 @@ def add(commands: Commands) -> None:
         "repro",
         help="a script with torch alone that shows the failure of a saved call",
         description="Writes a script that runs a saved call on the device, on the CPU and in float64, and ends with status 1 if "
-        "the device is wrong. It needs torch alone. It is run in three fresh processes before it is handed out. Exit status: "
+        "the device is wrong; of a finding of OpInvariance one that runs it twice and compares the bits. It needs torch alone. It is run in three fresh processes before it is handed out. Exit status: "
         "0 it reproduces in all of them; 1 it does not (its first lines say so); 2 not judged (docs/verdicts.md says when), or "
         "the call has no form in a script; "
         "64 wrong usage.",
         epilog="op-tools repro op_autocompare_result/0/.../torch.nn.functional.linear/93/device --shrink",
     )
     parser.add_argument(
-        "folder", help="a saved call: a capture, a failure of OpAutoCompare, a producer of OpOverflowCheck"
+        "folder",
+        help="a saved call: a capture, a failure of OpAutoCompare, a producer of OpOverflowCheck, a finding of OpInvariance",
     )
     parser.add_argument("--device", metavar="D", help="where it is wrong (the device on which it was saved)")
     parser.add_argument("--shrink", action="store_true", help="first look for the smallest call that still fails")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from .._as_cuda import OTHER_ACCELERATORS
-from .._base.tool_declarations import CONFIG_FILE, Kind, Option, declared_kinds, declared_shared_options
+from .._base.tool_declarations import CONFIG_FILE, FAIL_ON, Kind, Option, declared_kinds, declared_shared_options
 from .command_line import Commands, Parser, add_imports, work
 
 
@@ -127,13 +127,16 @@ def _add_launch(command: argparse.ArgumentParser) -> None:
         help=f"the same for a program that names {', '.join(OTHER_ACCELERATORS)}",
     )
     command.add_argument(
-        "--fail-on-wrong",
-        action="store_true",
-        help="exit status 1 when a tool found something wrong, 2 when most was not looked at (autocompare, invariance, overflow, memory, "
-        "against, shadow)",
+        "--fail-on",
+        choices=tuple(FAIL_ON),
+        help="wrong: exit status 1 when a tool found something wrong, 2 when most was not looked at (autocompare, invariance, overflow, "
+        "memory, against, shadow); variant: the same of invariance alone: a result did not keep its bits",
     )
     command.add_argument(
-        "--allow-unseen", action="store_true", help="with --fail-on-wrong: status 0 although most was not looked at"
+        "--fail-on-wrong", dest="fail_on", action="store_const", const="wrong", help="the same as --fail-on wrong"
+    )
+    command.add_argument(
+        "--allow-unseen", action="store_true", help="with --fail-on: status 0 although most was not looked at"
     )
     command.add_argument("--config", metavar="FILE", help=f"tools and options; without it {CONFIG_FILE}, if it exists")
     loudness = command.add_mutually_exclusive_group()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from .._base.verdict import verdict_of
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
+from .replay_commands import commands_of_findings
 
 FILE = "invariance.jsonl"
 _COLUMNS = (
@@ -37,6 +39,12 @@ def _why(row: Mapping[str, Any]) -> str:
     return f"{text_of(row, 'relation')}: other bits in {of}{once}; float64 says: {text_of(row, 'right')}"
 
 
+def _saved(row: Mapping[str, Any], origin: Origin) -> str:
+    """The folder of a saved call. Rows name it from the folder in which the program ran."""
+    saved = text_of(row, "saved")
+    return str(Path(origin.folder, *Path(saved).parts[-3:])) if saved and origin.folder else ""
+
+
 def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     """The part of a run of OpInvariance."""
     part = Part("OpInvariance", origin)
@@ -49,7 +57,8 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.calls += 1
             place.wrong += 1
-        findings.add(Mark.WRONG, row, text=_why(row), worst=number_of(row, "max_ulp"), apart=relation)
+        worst, saved = number_of(row, "max_ulp"), _saved(row, origin)
+        findings.add(Mark.WRONG, row, text=_why(row), worst=worst, apart=relation, saved=saved)
         table.add(
             (
                 relation,
@@ -65,6 +74,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     part.facts = [(name, f"{count:,}") for name, count in counts.most_common()] or [("results with other bits", "0")]
     children = origin.account.children_wrong if origin.account else 0
     part.verdict = verdict_of(wrong=table.total + children > 0, unseen=bool(origin.reasons))
+    part.commands = commands_of_findings(part.findings, origin.account, of_bits=True)
     part.cannot_tell = [
         "OpInvariance: whether results that keep their bits are right; OpAutoCompare judges that.",
     ]

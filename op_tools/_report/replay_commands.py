@@ -21,22 +21,24 @@ def _import_of(account: Coverage | None) -> list[str]:
 _MOST = 3  # calls whose commands are shown
 
 
-def commands_of_findings(findings: Sequence[Finding], account: Coverage | None) -> list[Command]:
-    """Of the saved calls of the first operators that are wrong, a call each."""
+def commands_of_findings(
+    findings: Sequence[Finding], account: Coverage | None, *, of_bits: bool = False
+) -> list[Command]:
+    """Of the saved calls of the first operators that are wrong, a call each. `of_bits`: they are findings of OpInvariance."""
     saved = {finding.op: finding.saved for finding in reversed(worst_first(findings)) if finding.saved}
     folders = list(reversed(saved.values()))[:_MOST]
-    return [command for folder in folders for command in commands_of_call(Path(folder), account)]
+    return [command for folder in folders for command in commands_of_call(Path(folder), account, of_bits=of_bits)]
 
 
-def commands_of_call(folder: Path, account: Coverage | None) -> list[Command]:
+def commands_of_call(folder: Path, account: Coverage | None, *, of_bits: bool = False) -> list[Command]:
     """Of the folder of a saved call; nothing where it is gone."""
     if not (folder / "input.pth").is_file():
         return []
     place = str(folder)
     return [
-        Command("run this call again, judged", replay_line(place, "--acc_check")),
+        Command("run this call again, judged", replay_line(place, "--invariance" if of_bits else "--acc_check")),
         Command(
             "a script that shows it without op_tools",
-            op_tools_line("repro", place, "--shrink", *_import_of(account)),
+            op_tools_line("repro", place, *([] if of_bits else ["--shrink"]), *_import_of(account)),
         ),
     ]

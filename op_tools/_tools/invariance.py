@@ -23,8 +23,11 @@ _RELATIONS = (
     "batch",
     "position",
     "strides",
+    "shift",
     "sequence",
     "padding",
+    "pieces",
+    "packed",
 )
 
 
@@ -32,12 +35,19 @@ _RELATIONS = (
 class DeviceFaults:
     """Calls of a device that did not repeat their bits."""
 
+    rank: int
+    """Of the process."""
     transient: int
     """A single run of all had other bits: an intermittent fault of the device."""
     persistent: int
     """Several had: a race, memory that is never written, a broken part of the device."""
     bits: dict[int, int]
     """How many of these calls have another bit at this place of an element, from the lowest."""
+    line_bytes: dict[int, int]
+    """Of transient calls: how many elements with other bits begin at this byte of a line of 64 bytes (their address modulo 64). At
+    most the first 64 elements of each call are counted."""
+    page_bytes: dict[int, int]
+    """The same within a page of 4096 bytes. A bad line or bank of the memory has few such places."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,8 +130,9 @@ class OpInvariance(Tool):
 
     On the same inputs (*repeat*), at another alignment in memory (*memory*), on another stream of its device (*stream*), with another
     number of threads on the CPU (*threads*), with other values (*neighbour*) or another number of rows in the batch (*batch*), with
-    its rows at other positions (*position*), with gaps in memory (*strides*), with its second dimension in pieces (*sequence*), and attention
-    with more keys that its mask leaves out (*padding*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
+    its rows at other positions (*position*), with gaps in memory (*strides*), with its second dimension at other places (*shift*) or in pieces
+    (*sequence*), and attention with more keys that its mask leaves out (*padding*) with its queries in pieces (*pieces*) or its
+    sequences behind each other (*packed*). Rows go to ``op_invariance_result/<rank>/<time>/invariance.csv`` and ``.jsonl``.
     """
 
     _kind = "OpInvariance"

@@ -16,6 +16,7 @@ from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base.account import write_account
 from .._base.config_file import Config, switched, without_variables
 from .._base.core import Error, log_warn
+from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
 from .._base.verdict import Verdict, status_of, worst
 from .._torch.backends import import_from_environment
@@ -25,7 +26,6 @@ from .tool_group import Together
 from .training_steps import mark_steps
 
 _VARIABLE = "OP_TOOLS"
-_FAIL = "OP_TOOLS_FAIL_ON_WRONG"
 _ALLOW_UNSEEN = "OP_TOOLS_ALLOW_UNSEEN"
 ACCOUNT_VARIABLE = "OP_TOOLS_ACCOUNT"
 """Where each process that imports torch makes a file (with its number behind), for who started the program with tools."""
@@ -166,10 +166,15 @@ def start_from_environment() -> None:
         mark_steps(tools)
         if account := os.environ.get(ACCOUNT_VARIABLE):
             atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
-        if switched(_FAIL):
-            atexit.register(_fail_if_wrong, tools)
+        for word in FAIL_ON:
+            if switched(_fail_variable(word)):
+                atexit.register(_fail_if_wrong, tools, word)
     except Error as error:
         log_warn(f"no tool was started: {error}")
+
+
+def _fail_variable(word: str) -> str:
+    return f"OP_TOOLS_FAIL_ON_{word.upper()}"
 
 
 def _tell_account(path: str, tools: Sequence[Tool]) -> None:
@@ -187,7 +192,7 @@ def startup_variables() -> dict[str, str]:
 
 
 def environment(
-    tools: Sequence[Tool], *, fail_on_wrong: bool = False, allow_unseen: bool = False, log_level: str = ""
+    tools: Sequence[Tool], *, fail_on: str = "", allow_unseen: bool = False, log_level: str = ""
 ) -> dict[str, str]:
     """The variables with which a Python that others start has the tools on as soon as it imports torch, with the options
     that these tools were made with."""
@@ -202,8 +207,8 @@ def environment(
         by_name = {option.name: option for option in kind.options}
         variables |= {by_name[name].variable: _variable_text(value) for name, value in changed.items()}
     variables[_VARIABLE] = ",".join(words)
-    if fail_on_wrong:
-        variables[_FAIL] = "1"
+    if fail_on:
+        variables[_fail_variable(fail_on)] = "1"
     if allow_unseen:
         variables[_ALLOW_UNSEEN] = "1"
     if log_level:
@@ -218,9 +223,14 @@ def _variable_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
+def tools_that_say(fail_on: str, tools: Iterable[Any]) -> list[Any]:
+    """Those of the tools by whose verdicts a run fails: a word of FAIL_ON."""
+    return [tool for tool in tools if not FAIL_ON[fail_on] or type(tool).__name__ in FAIL_ON[fail_on]]
+
+
+def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False, fail_on: str = "wrong") -> int:
     """The exit status that the tools' verdicts give; tools that judge nothing have none. Says why something is not judged."""
-    results = [(tool, tool.result()) for tool in tools]
+    results = [(tool, tool.result()) for tool in tools_that_say(fail_on, tools)]
     results = [(tool, result) for tool, result in results if isinstance(getattr(result, "verdict", None), Verdict)]
     for tool, result in results:
         if result.verdict is Verdict.NOT_JUDGED:
@@ -229,10 +239,10 @@ def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False) -> int:
     return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
 
 
-def _fail_if_wrong(tools: Sequence[Tool]) -> None:
+def _fail_if_wrong(tools: Sequence[Tool], fail_on: str) -> None:
     """At exit, where a program has no status to be changed any more."""
     stop_all()
-    if status := status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN))):
+    if status := status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN)), fail_on=fail_on):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -11,11 +11,11 @@ from pathlib import Path
 from .._base.captured_calls import call_folder
 from .._base.core import Error
 from .._base.verdict import Verdict, status_of
-from .._commands.command_line import visible
+from .._commands.command_line import UsageError, visible
 from .._reduce import reduce_graph
 from .._torch.backends import is_simulated, modules_of
 from .._torch.saved_graphs import graph_folder, read_graph
-from ..repro import Made, Plan, device_of, make, shrink, write_cpp, write_issue
+from ..repro import Made, Plan, device_of, is_variation, make, shrink, write_cpp, write_issue
 
 _NO_REPRO = 1
 _LAST = 3  # lines of output
@@ -85,6 +85,8 @@ def run_command(options: argparse.Namespace) -> int:
         raise Error(f"-o {path}: the name of a script ends with .py")
     folder: str = options.folder
     notes: list[str] = []
+    if (options.shrink or options.cpp) and is_variation(folder):
+        raise UsageError("--shrink and --cpp are for wrong results; this call was saved by OpInvariance, for its bits")
     with tempfile.TemporaryDirectory() as into:
         if options.shrink:
             folder, notes = _shrunk(options, plan, into)

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from .._as_cuda import OTHER_ACCELERATORS
 from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base.config_file import Config, read_config
 from .._base.core import Error, reload_log_level
-from .._base.tool_declarations import CONFIG_FILE
-from .._base.tool_descriptions import hook_options, kinds
-from .._commands.command_line import visible
+from .._base.tool_declarations import CONFIG_FILE, FAIL_ON
+from .._base.tool_descriptions import hook_options, kind_of, kinds
+from .._commands.command_line import UsageError, visible
 from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
@@ -146,24 +147,34 @@ def run_command(options: argparse.Namespace) -> int:
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
         reload_log_level()
-    fails = options.fail_on_wrong or config.fail_on_wrong
+    fail_on = _fail_on(options, config, tools)
     try:
         with launch.running(tools):
             run(options.program, options.arguments)
     except SystemExit as ended:
-        if ended.code or not fails:
+        if ended.code or not fail_on:
             raise  # the program's own status
     finally:
         if isinstance(other, OpShadow) and other.was_started:
             sys.stdout.write(visible(other.result().table()) + "\n")
-    return launch.status_of_tools(tools, allow_unseen=options.allow_unseen) if fails else 0
+    return launch.status_of_tools(tools, allow_unseen=options.allow_unseen, fail_on=fail_on) if fail_on else 0
+
+
+def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) -> str:
+    """A word of FAIL_ON whose tools are on; "": none."""
+    fail_on: str = options.fail_on or config.fail_on
+    if fail_on and FAIL_ON[fail_on] and not launch.tools_that_say(fail_on, tools):
+        flags = ", ".join(f"--{kind_of(name).flag}" for name in FAIL_ON[fail_on])
+        raise UsageError(f"--fail-on {fail_on}: add {flags}, which says it")
+    return fail_on
 
 
 def print_environment(options: argparse.Namespace) -> int:
     config = read_config(options.config)
+    tools = chosen_tools(options, config)
     variables = launch.environment(
-        chosen_tools(options, config),
-        fail_on_wrong=options.fail_on_wrong or config.fail_on_wrong,
+        tools,
+        fail_on=_fail_on(options, config, tools),
         allow_unseen=options.allow_unseen,
         log_level=_log_level(options),
     )

@@ -39,15 +39,14 @@ def issue_text(saved: Saved, repro: Made) -> str:
     )
     return "\n".join(
         [
-            f"# {comment(shown_name(saved))} is wrong on {comment(device)}",
+            f"# {comment(shown_name(saved))} {'has other bits' if saved.variation else 'is wrong'} on {comment(device)}",
             "",
             "### 🐛 Describe the bug",
             "",
-            f"`{comment(shown_name(saved))}` gives a wrong result on `{comment(device)}`. The script below runs it there, on the CPU "
-            "and on the CPU in float64.",
-            f"The CPU's result agrees with float64; the device's does not. {comment(repro.finding)}.",
+            *_says(saved, device),
+            f"{comment(repro.finding)}.",
             side,
-            f"It reproduces in {repro.reproduced} of 3 runs in fresh processes; exit status 1: wrong, 0: right.",
+            f"It reproduces in {repro.reproduced} of 3 runs in fresh processes; exit status 1: {'other bits, 0: the same bits' if saved.variation else 'wrong, 0: right'}.",
             "",
             _fenced(script, "python"),
             "Its output:",
@@ -58,6 +57,20 @@ def issue_text(saved: Saved, repro: Made) -> str:
             _fenced(environment.out or "python -m torch.utils.collect_env gave nothing"),
         ]
     )
+
+
+def _says(saved: Saved, device: str) -> list[str]:
+    name = comment(shown_name(saved))
+    if saved.variation:
+        relation = comment(str(saved.variation.get("relation")))
+        return [
+            f"`{name}` gives other bits on `{comment(device)}` when it is run again; the relation: {relation}. The script below runs it "
+            "twice, and compares what must be the same."
+        ]
+    return [
+        f"`{name}` gives a wrong result on `{comment(device)}`. The script below runs it there, on the CPU and on the CPU in float64.",
+        "The CPU's result agrees with float64; the device's does not.",
+    ]
 
 
 def write_issue(saved: Saved, repro: Made) -> Path:

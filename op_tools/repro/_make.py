@@ -13,6 +13,7 @@ from .._base.core import Error
 from .._base.verdict import Verdict, verdict_of
 from ._expected import name_of, read_expected
 from ._literals import comment
+from ._relation import write_relation
 from ._saved import Saved, read_saved
 from ._script import Plan, Script, is_inline, write
 from ._trial import Ended, Judged, judge, run_fresh
@@ -22,6 +23,7 @@ _OF_GRAPHS = (
     "CPU, in float64 where that is possible, and how far from them the compiled graph may be: some times the error of the same operators",
     "in the graph's dtypes. The judge of OpAutoCompare computed both when the script was written.",
 )
+_OTHER_BITS = "OTHER BITS: "
 RUNS = 3
 """Fresh processes in which a script has to show the failure."""
 
@@ -163,6 +165,8 @@ def make(
     saved = read_saved(folder)
     saved.notes += notes
     plan = replace(plan, device=plan.device or saved.device)
+    if saved.variation is not None:
+        return saved, Judged(), _make_relation(saved, path, plan, timeout, say, runs)
     # A graph without its compiler, for what the script expects: the script runs the compiled graph.
     judged = judge(folder, "cpu" if saved.graph else plan.device, plan.imports, plan.libraries)
     if not judged.failures and not judged.died and not judged.trouble and not saved.graph:
@@ -203,6 +207,21 @@ def make(
     )
     output = ended.out + ended.err
     return saved, judged, Made(path, script, reproduced, finding, output, side, saved.notes, is_right)
+
+
+def _make_relation(saved: Saved, path: Path, plan: Plan, timeout: float, say: Callable[[str], None], runs: int) -> Made:
+    """Of a finding of OpInvariance: no judge is asked, as results of other bits may all be right."""
+    _store(write_relation(saved, plan, path, 0, RUNS), path)
+    ended = [run_fresh(path, timeout=timeout, imports=plan.imports) for _ in range(runs)]
+    shown = [one for one in ended if one.status == 1 and _OTHER_BITS in one.out]
+    reproduced = RUNS if len(shown) == runs else len(shown)
+    last = shown[0] if shown else ended[-1]
+    say(f"other bits: {len(shown)} of {runs} runs" if shown else _no_finding(last))
+    script = write_relation(saved, plan, path, reproduced, RUNS)
+    side = _store(script, path)
+    lines = [line for line in last.out.splitlines() if line.startswith(_OTHER_BITS)]
+    finding = comment(lines[0].removeprefix(_OTHER_BITS)) if lines else ""
+    return Made(path, script, reproduced, finding, last.out + last.err, side, saved.notes, last.status == 0)
 
 
 def _no_finding(ended: Ended) -> str:

@@ -57,6 +57,8 @@ class Saved:
     notes: list[str] = field(default_factory=list)
     graph: SavedGraph | None = None
     """The compiled graph of which it is a call."""
+    variation: dict[str, Any] | None = None
+    """Of a finding of OpInvariance: the relation, and how the other run was made."""
 
     @property
     def device(self) -> str:
@@ -84,6 +86,12 @@ def _device(call: CapturedCall) -> str:
 def device_of(folder: str) -> str:
     """The device on which a saved call ran."""
     return _device(load_call(folder))
+
+
+def is_variation(folder: str) -> bool:
+    """It was saved by OpInvariance: results have other bits, whether or not they are right."""
+    file = Path(folder) / "input.pth"
+    return file.is_file() and "variation" in load(file)
 
 
 def function_of(name: str) -> str:
@@ -196,6 +204,7 @@ def read_saved(folder: str, gradients: bool = True) -> Saved:
     if raw:  # the recorded aten call has these tensors
         saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
         saved.aten = raw.get("aten")
+        saved.variation = raw.get("variation")
     saved.args, saved.kwargs = call.args, call.kwargs
     saved.graph = graph_of(folder, call.name)
     try:

@@ -90,7 +90,9 @@ def _contiguous(view: View) -> bool:
     return True
 
 
-class _Writer:
+class Writer:
+    """Writes the parts of a script."""
+
     def __init__(self, saved: Saved, plan: Plan, side_name: str) -> None:
         self.saved, self.plan, self.side_name = saved, plan, side_name
         self.side: dict[str, torch.Tensor] = {}
@@ -201,10 +203,15 @@ class _Writer:
         lines.append(f"return [{', '.join(names)}], [{', '.join(arriving)}]")
         return head + "".join(f"    {line}\n" for line in lines)
 
-    def call(self) -> str:
+    def call(
+        self, function: str = "call", doc: str = "The operator.", named: tuple[torch.Tensor, str] | None = None
+    ) -> str:
+        """A function of the script. `named`: the text for an argument that is none of the call's tensors."""
         saved = self.saved
 
         def name(tensor: torch.Tensor) -> str:
+            if named and tensor is named[0]:
+                return named[1]
             if id(tensor) in saved.index:
                 return f"x[{saved.index[id(tensor)]}]"
             if tensor.dim() > 0:
@@ -222,8 +229,8 @@ class _Writer:
             items.append(f"{key}={argument(value)}")
         lines = list(self.state_lines())
         text = f"return {saved.function}({', '.join(items)})"
-        doc = "The graph, compiled." if saved.graph else "The operator."
-        head = f'def call(x, device):\n    """{doc}"""\n'
+        doc = "The graph, compiled." if saved.graph else doc
+        head = f'def {function}(x, device):\n    """{doc}"""\n'
         indent = "    "
         for line in lines:
             head += f"{indent}{line}\n"
@@ -352,9 +359,10 @@ def _compiled(graph: SavedGraph, args: Sequence[Any]) -> str:
     return f"{graph.source('graph')}\n\n{line}\n{_first_call(graph, args)}\n\n"
 
 
-def _common() -> str:
-    """The pasted part."""
-    return Path(__file__).with_name("_body.py").read_text().split(_MARK)[1].strip("\n")
+def _pasted(*files: str) -> str:
+    """The pasted parts."""
+    texts = [Path(__file__).with_name(file).read_text().split(_MARK)[1].strip("\n") for file in files]
+    return "\n\n\n".join(texts)
 
 
 def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
@@ -366,33 +374,53 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
         side_name: the name of the file beside it.
         head: its docstring.
     """
-    writer = _Writer(saved, plan, side_name)
-    inputs, call, expected = writer.inputs(), writer.call(), writer.expected()
-    modules, loads = _loads(plan)
-    common = _common()
+    writer = Writer(saved, plan, side_name)
     compiled = _compiled(saved.graph, saved.args) if saved.graph else ""
-    modules += [module for module in ("math", "operator") if f"{module}." in compiled]
-    if _AUTOCAST_ON in call:
-        modules.append("contextlib")
-    if writer.side:
-        modules.append("pathlib")
-    standard = sorted({*modules, "platform", "sys"} - set(plan.imports))
-    text = '"""' + "\n".join(comment(line) for line in head.splitlines()).strip() + '\n"""\n\n'
-    text += "".join(f"import {one}\n" for one in standard) + "\nimport torch\n"
-    text += "".join(f"import {one}\n" for one in plan.imports) + "\n"
-    text += "from math import inf, nan\n" if re.search(r"\b(inf|nan)\b", inputs + expected) else ""
-    text += loads + _flags(saved) + f"DEVICE = sys.argv[1] if len(sys.argv) > 1 else {plan.device!r}\n"
-    if writer.side:
-        text += f"saved = torch.load(pathlib.Path(__file__).with_name({side_name!r}), weights_only=True)\n"
+    parts = [writer.inputs(), compiled + writer.call(), writer.expected()]
     options = [
         f"calls={plan.calls}" if plan.calls != 1 else "",
         "raises=True" if plan.raises else "",
     ]
-    text += "\n\n" + (_NO_LEAF if "NoLeaf" in inputs else "") + (_AUTOCAST if _AUTOCAST_ON in call else "")
-    text += f"{inputs}\n\n{compiled}{call}\n\n{expected}\n\n{common}\n\n\n"
-    arguments = ", ".join(["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)])
-    text += f'if __name__ == "__main__":\n    sys.exit(main({arguments}))\n'
+    arguments = ["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)]
+    modules = [module for module in ("math", "operator") if f"{module}." in compiled]
+    return script_of(writer, head, parts, ("_run_body.py", "_body.py"), arguments, modules)
+
+
+def script_of(
+    writer: Writer,
+    head: str,
+    parts: Sequence[str],
+    pasted: Sequence[str],
+    arguments: Sequence[str],
+    modules: Sequence[str] = (),
+) -> Script:
+    """The script of these parts.
+
+    Args:
+        writer: has written the parts.
+        head: the docstring.
+        parts: texts of functions and constants, the first makes the inputs.
+        pasted: files of this folder, whose parts behind the mark follow.
+        arguments: of the function `main` in them.
+        modules: of the standard library, that the parts use.
+    """
+    saved, plan = writer.saved, writer.plan
+    text_of_parts = "".join(f"{part}\n\n" for part in parts)
+    imported, loads = _loads(plan)
+    uses_autocast = _AUTOCAST_ON in text_of_parts
+    imported += [*modules, *(["contextlib"] if uses_autocast else []), *(["pathlib"] if writer.side else [])]
+    standard = sorted({*imported, "platform", "sys"} - set(plan.imports))
+    text = '"""' + "\n".join(comment(line) for line in head.splitlines()).strip() + '\n"""\n\n'
+    text += "".join(f"import {module}\n" for module in standard) + "\nimport torch\n"
+    text += "".join(f"import {module}\n" for module in plan.imports) + "\n"
+    text += "from math import inf, nan\n" if re.search(r"\b(inf|nan)\b", text_of_parts) else ""
+    text += loads + _flags(saved) + f"DEVICE = sys.argv[1] if len(sys.argv) > 1 else {plan.device!r}\n"
+    if writer.side:
+        text += f"saved = torch.load(pathlib.Path(__file__).with_name({writer.side_name!r}), weights_only=True)\n"
+    text += "\n\n" + (_NO_LEAF if "NoLeaf" in parts[0] else "") + (_AUTOCAST if uses_autocast else "")
+    text += f"{text_of_parts}{_pasted(*pasted)}\n\n\n"
+    text += f'if __name__ == "__main__":\n    sys.exit(main({", ".join(arguments)}))\n'
     return Script(text, plan, writer.elements, writer.side)
 
 
-__all__ = ["Plan", "Script", "is_inline", "write"]
+__all__ = ["Plan", "Script", "Writer", "is_inline", "script_of", "write"]

@@ -102,7 +102,9 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_AS_CUDA_SHOW", "as_cuda: 0: device.type says the device's own name"},
       {"OP_TOOLS_AS_CUDA_UNAVAILABLE_FOR", "as_cuda: packages to which torch.cuda.is_available() says False"},
       {"OP_TOOLS_FAIL_ON_WRONG", "1: with OP_TOOLS, exit status 1 when a tool found something wrong"},
-      {"OP_TOOLS_ALLOW_UNSEEN", "1: with OP_TOOLS_FAIL_ON_WRONG, status 0 although most was not looked at"},
+      {"OP_TOOLS_FAIL_ON_VARIANT",
+       "1: with OP_TOOLS, exit status 1 when OpInvariance found a result that did not keep its bits"},
+      {"OP_TOOLS_ALLOW_UNSEEN", "1: with either of them, status 0 although most was not looked at"},
       {"OP_TOOLS_ACCOUNT",
        "a file that each process with torch makes, with its number behind: the calls that its tools did not see; of "
        "op-tools bisect"},

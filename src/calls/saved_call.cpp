@@ -42,6 +42,7 @@ Value input_file(const SavedCall& call) {
   if (!call.aten.is<None>()) items.emplace_back("aten", call.aten);
   if (!call.rng.is<None>()) items.emplace_back("rng", call.rng);
   if (!call.judged.is<None>()) items.emplace_back("judged", call.judged);
+  if (!call.variation.is<None>()) items.emplace_back("variation", call.variation);
   if (!call.restrided.empty()) items.emplace_back("restrided", strides_value(call.restrided));
   if (call.node_gradients) items.emplace_back("node_gradients", true);
   Values lacks;
@@ -137,6 +138,7 @@ void parse_input(const Value& file, SavedCall& call) {
   if (const Value* aten = find_key(file, "aten")) call.aten = *aten;
   if (const Value* rng = find_key(file, "rng")) call.rng = *rng;
   if (const Value* judged = find_key(file, "judged")) call.judged = *judged;
+  if (const Value* variation = find_key(file, "variation")) call.variation = *variation;
   call.restrided = restrided_in(file);
   const Value* id = find_key(file, "id");
   if (const auto* number = id ? id->get_if<int64_t>() : nullptr) call.id = static_cast<uint64_t>(*number);

@@ -1,6 +1,6 @@
 // A call in its files: their contents, their only writer and their only reader. Written by OpCapture, OpAutoCompare
-// (failures) and OpOverflowCheck (producers), and by the export; read by the replay, the export and Python's load_call.
-// The form of the files: docs/architecture.md. Where they lie: call_store.h.
+// (failures), OpOverflowCheck (producers) and OpInvariance (findings), and by the export; read by the replay, the
+// export and Python's load_call. The form of the files: docs/architecture.md. Where they lie: call_store.h.
 //
 // Plain data; nothing is shared between threads. Errors name the file.
 #pragma once
@@ -55,6 +55,7 @@ struct SavedCall {
   Value aten = {};               // torch level: Tuple (name, args) of the only aten call behind it; None: not known
   Value rng = {};                // Dict {device: state before the call}; None: the call drew no random numbers
   Value judged = {};             // of a failure: the facts by which it was judged (compare/saved_facts.h)
+  Value variation = {};          // of a finding of OpInvariance (invariance/run_changes.h); None: it is none
   OriginalStrides restrided;     // of the tensors of (args, kwargs)
   std::optional<SavedOutput> output;
   std::vector<SavedBackward> backward;

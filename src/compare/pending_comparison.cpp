@@ -61,45 +61,21 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
 
 namespace {
 
-// Input tensors that the run changed: Dict {index: tensor}.
-Value changed_inputs(const std::vector<at::Tensor>& before, const RunOutcome& run) {
-  std::vector<std::pair<Value, Value>> changed;
-  for (size_t i = 0; i < run.inputs.size() && i < before.size(); ++i) {
-    if (run.inputs[i].defined() && !same_bits(run.inputs[i], before[i])) {
-      changed.emplace_back(static_cast<int64_t>(i), run.inputs[i]);
-    }
-  }
-  return make_dict(std::move(changed));
-}
-
 SavedSide side_of(std::string side, const PendingComparison& observed, const RunOutcome& run) {
   const ComparedState& state = *observed.state;
-  SavedSide saved;
-  saved.side = std::move(side);
+  SavedRun saved(*state.replayable, state.meta, state.random_state);
   SavedCall& call = saved.call;
-  call.set_call(state.meta, state.random_state);
   call.judged = facts_value(observed.facts);
-  const Snapshot& before = state.replayable->inputs();
-  const Values& in = *sequence_items(before.value);
-  Snapshot inputs = take_snapshot(make_tuple({in[0], in[1]}), "");
-  saved.bytes = inputs.bytes;
-  call.set_inputs(std::move(inputs));
-  call.meta.inputs = before.tensors;  // as the program had them
   call.meta.error = run.raised;
   if (observed.call.phase == Phase::kBackward) {
-    Snapshot outputs = take_snapshot(list_of(observed.output_gradients), "");
-    Snapshot gradients = take_snapshot(list_of(run.gradients), "");
-    saved.bytes += outputs.bytes + gradients.bytes;
-    call.backward.push_back({std::move(outputs.value), std::move(gradients.value), observed.facts.pass.incomplete});
+    saved.add_backward(observed.output_gradients, run.gradients, observed.facts.pass.incomplete);
     call.first_pass = state.saved_passes;
   } else if (run.returned()) {
-    Snapshot outputs = take_snapshot(make_tuple({run.result, changed_inputs(state.replayable->tensors(), run)}), "");
-    saved.bytes += outputs.bytes;
-    call.set_output(std::move(outputs));
+    saved.add_results(*state.replayable, run);
     call.output->memory = memory_value(run);
     if (!state.meta.outputs.empty()) call.meta.outputs = state.meta.outputs;
   }
-  return saved;
+  return {std::move(side), std::move(call), saved.bytes};
 }
 
 }  // namespace

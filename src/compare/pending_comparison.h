@@ -15,6 +15,7 @@
 #include "compare/call_facts.h"
 #include "compare/compare_report.h"
 #include "compare/rerun/replayable_call.h"
+#include "compare/rerun/saved_run.h"
 #include "tensor/tensor_bits.h"
 
 namespace op_tools {
@@ -66,10 +67,6 @@ struct PendingComparison {
   std::vector<at::Tensor> same_results;  // the CPU's, where they have the bits of the program's
   size_t bytes = 0;
 };
-
-inline Value list_of(const std::vector<at::Tensor>& tensors) {
-  return make_list(Values(tensors.begin(), tensors.end()));
-}
 
 // Tensors that backward may read: the forward call's results and inputs.
 std::vector<TensorFingerprint> remember(const PendingComparison& observed, const std::vector<at::Tensor>& results,

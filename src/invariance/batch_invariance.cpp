@@ -1,30 +1,11 @@
 // The relations of CallInvariance that are about the rows of a batch.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "invariance/call_invariance.h"
 #include "invariance/copies.h"
-#include "tensor/tensor_bits.h"
 
 namespace op_tools {
-namespace {
-
-std::vector<int64_t> first_rows(int64_t count, int64_t of) {
-  std::vector<int64_t> rows(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) rows[static_cast<size_t>(i)] = i % of;
-  return rows;
-}
-
-std::vector<at::Tensor> picked(std::vector<at::Tensor> tensors, const std::vector<int64_t>& rows) {
-  for (at::Tensor& tensor : tensors) {
-    if (tensor.defined()) tensor = rows_of(tensor, rows);
-  }
-  return tensors;
-}
-
-}  // namespace
-
 // Rows that run together, and which of them are compared with the program's.
 struct CallInvariance::Rows {
   std::vector<int64_t> rows = {};    // of the program's batch
@@ -33,129 +14,83 @@ struct CallInvariance::Rows {
   std::string text;
 };
 
-ReplayableCall CallInvariance::call_of(const std::vector<int64_t>& rows) const {
-  const std::vector<at::Tensor>& tensors = call_.tensors();
-  return call_.with_inputs([&](const at::Tensor& tensor) {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (form_.of[i] && tensors[i].is_same(tensor)) return rows_of(tensor, rows);
-    }
-    return at::Tensor();
-  });
+bool CallInvariance::has_rows(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows;
 }
 
-std::optional<CallInvariance::Tensors> CallInvariance::gradients_of(const std::vector<int64_t>& rows) const {
-  Tensors gradients = *observed_.output_gradients;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    at::Tensor& gradient = gradients[i];
+// nullopt: a gradient that arrives has no rows.
+std::optional<RunChanges> CallInvariance::changes_of(const TensorChange& change) const {
+  RunChanges changes;
+  for (size_t i = 0; i < form_.of.size(); ++i) {
+    if (form_.of[i]) changes.inputs[i] = {change};
+  }
+  const size_t gradients = is_backward() ? observed_.output_gradients->size() : 0;
+  for (size_t i = 0; i < gradients; ++i) {
+    const at::Tensor& gradient = (*observed_.output_gradients)[i];
     if (!gradient.defined()) continue;
-    const bool has_rows =
-        i < form_.results && gradient.layout() == at::kStrided && gradient.dim() > 0 && gradient.size(0) == form_.rows;
-    if (!has_rows) return std::nullopt;
-    gradient = rows_of(gradient, rows).to(gradient.device());
+    if (i >= form_.results || !has_rows(gradient)) return std::nullopt;
+    changes.gradients[i] = {change};
   }
-  return gradients;
+  const size_t results = is_backward() ? 0 : program_.size() - observed_.outcome.inputs.size();
+  for (size_t i = 0; i < program_.size(); ++i) {
+    const bool is_of_rows = i < results ? i < form_.results : form_.of[i - results];
+    if (!is_of_rows || !has_rows(program_[i])) continue;
+    changes.program[i] = {change};
+    changes.other[i] = {};
+  }
+  return changes;
 }
 
-// nullopt: it cannot run so, or has no rows then.
-std::optional<CallInvariance::Tensors> CallInvariance::rows_again(const std::vector<int64_t>& rows,
-                                                                  RunOutcome* outcome) {
-  RunOutcome run;
-  const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows) : std::nullopt;
-  if (is_backward() && !gradients) return std::nullopt;
-  std::optional<Tensors> values = again(call_of(rows), nullptr, &run, gradients ? &*gradients : nullptr);
-  if (!values) return std::nullopt;
-  const size_t results = is_backward() ? 0 : flatten_tensors(run.result).size();
-  for (size_t i = 0; i < values->size(); ++i) {
-    at::Tensor& value = (*values)[i];
-    const bool has_rows = i < results ? i < form_.results : form_.of[i - results];
-    if (!has_rows || (value.defined() && value.layout() != at::kStrided)) value.reset();
-    if (!value.defined()) continue;
-    if (value.dim() == 0 || value.size(0) != static_cast<int64_t>(rows.size())) return std::nullopt;
+std::optional<RunChanges> CallInvariance::changes_of_rows(const std::vector<int64_t>& rows,
+                                                          const std::vector<int64_t>& places) const {
+  std::optional<RunChanges> changes = changes_of(places_of(0, rows));
+  if (!changes) return std::nullopt;
+  changes->rows = static_cast<int64_t>(rows.size());
+  for (RunChanges::Tensors* compared : {&changes->program, &changes->other}) {
+    for (auto& [index, steps] : *compared) steps.push_back(places_of(0, places));
   }
-  if (outcome) *outcome = std::move(run);
-  return values;
-}
-
-CallInvariance::Tensors CallInvariance::rows_of_program(const std::vector<int64_t>& rows) const {
-  Tensors with_batch = program_;
-  for (at::Tensor& tensor : with_batch) {
-    const bool has_rows =
-        tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows;
-    if (!has_rows) tensor.reset();
-  }
-  return picked(std::move(with_batch), rows);
+  return changes;
 }
 
 void CallInvariance::ask_rows(const Rows& rows, Relation relation) {
-  RunOutcome outcome;
-  const std::optional<Tensors> values = rows_again(rows.rows, &outcome);
-  const auto no_rows = [&](const char* why) {
+  const std::optional<RunChanges> changes = changes_of_rows(rows.rows, rows.places);
+  const std::optional<OtherRun> run = changes ? run_with(*changes) : std::nullopt;
+  if (!run) {
     no_rows_ = Unjudged::kNoBatch;
-    why_no_rows_ = why;
-    leave(relation, no_rows_, why_no_rows_);
-  };
-  if (!values) return no_rows("its result has no rows in the first dimension, or it fails without the others");
-  std::vector<int64_t> compared;
-  for (const int64_t place : rows.places) compared.push_back(rows.rows[static_cast<size_t>(place)]);
-  const Tensors program = rows_of_program(compared);
-  bool any = false;
-  for (size_t i = 0; i < program.size() && i < values->size(); ++i) {
-    any = any || (program[i].defined() && (*values)[i].defined());
+    why_no_rows_ = "its result has no rows in the first dimension, or it fails without the others";
+    return leave(relation, no_rows_, why_no_rows_);
   }
-  if (!any) return no_rows("its result has no rows in the first dimension");
-  const std::optional<BitDifference> difference = bit_difference(program, picked(*values, rows.places));
-  if (!difference) return;
-  Variation variation;
-  variation.difference = *difference;
-  variation.rows = form_.rows;
-  variation.rows_of_run = rows.text;
-  const std::optional<Tensors> gradients = is_backward() ? gradients_of(rows.rows) : std::nullopt;
-  variation.rightness = rightness(call_of(rows.rows), outcome, gradients ? &*gradients : nullptr);
-  const std::vector<int64_t> all = first_rows(form_.rows, form_.rows);
-  const auto once_more = [&] { return rows_again(rows.rows); };
-  if (!is_cause(variation, *values, once_more, rows_of_program(all), [&] { return rows_again(all); })) return;
+  std::optional<Variation> variation = variation_of(*run, *changes, rows.text);
+  if (!variation) return;
+  variation->rows = form_.rows;
+  if (!is_cause(*variation, *run)) return;
   if (rows.to > rows.from) {
     const std::optional<int64_t> begins = where_it_begins(rows.from, rows.to);
     if (!begins) {
-      variation.transient = true;
+      variation->transient = true;
       relation = Relation::kRepeat;
     }
-    variation.begins = begins.value_or(0);
+    variation->begins = begins.value_or(0);
   }
-  vary(relation, std::move(variation));
-}
-
-bool CallInvariance::is_cause(const Variation& variation, const Tensors& values, const RunOnce& once_more,
-                              const Tensors& program, const RunOnce& copied) {
-  Variation other = variation;
-  const auto repeats = [](const Tensors& run, const RunOnce& again) {
-    const std::optional<Tensors> same = again();
-    return same && !bit_difference(run, *same);
-  };
-  const std::optional<Tensors> copy = copied();
-  const bool is_other = !copy || bit_difference(program, *copy);
-  if (!repeats(values, once_more) || (copy && is_other && !repeats(*copy, copied))) {
-    other.transient = true;
-    vary(Relation::kRepeat, std::move(other));
-  } else if (is_other) {
-    other.rows_of_run = "all rows, without gaps";
-    vary(Relation::kMemory, std::move(other));
-  } else {
-    return true;
-  }
-  return false;
+  vary(relation, std::move(*variation));
 }
 
 // The smallest batch in (from, to] whose first rows have other bits than in a batch of `from`; 0: it is not known.
 std::optional<int64_t> CallInvariance::where_it_begins(int64_t from, int64_t to) {
-  const std::vector<int64_t> compared = first_rows(from, from);
-  const std::vector<int64_t> smallest = first_rows(from, form_.rows);
-  const std::optional<Tensors> small = rows_again(smallest);
+  const std::vector<int64_t> compared = first_places(from);
+  const auto first_rows_of = [&](int64_t rows) -> std::optional<Tensors> {
+    std::vector<int64_t> places = first_places(rows);
+    for (int64_t& place : places) place %= form_.rows;
+    const std::optional<RunChanges> changes = changes_of_rows(places, compared);
+    std::optional<OtherRun> run = changes ? run_with(*changes) : std::nullopt;
+    return run ? std::optional(std::move(run->values)) : std::nullopt;
+  };
+  const std::optional<Tensors> small = first_rows_of(from);
   if (!small) return 0;
   const auto is_other = [&](int64_t rows) -> std::optional<bool> {
-    const std::optional<Tensors> values = rows_again(first_rows(rows, form_.rows));
+    const std::optional<Tensors> values = first_rows_of(rows);
     if (!values) return std::nullopt;
-    return bit_difference(*small, picked(*values, compared)).has_value();
+    return bit_difference(*small, *values).has_value();
   };
   while (to - from > 1) {
     const int64_t middle = from + (to - from) / 2;
@@ -194,8 +129,8 @@ bool CallInvariance::keeps(Relation relation) const {
 
 void CallInvariance::ask_positions() {
   if (form_.rows < 2) return;
-  std::vector<int64_t> turned = first_rows(form_.rows, form_.rows);
-  const std::vector<int64_t> all = turned;
+  const std::vector<int64_t> all = first_places(form_.rows);
+  std::vector<int64_t> turned = all;
   std::rotate(turned.begin(), turned.begin() + 1, turned.end());
   const size_t before = verdicts_.size();
   ask_rows({turned, all, 0, 0, "each row a place further"}, Relation::kPosition);
@@ -204,9 +139,9 @@ void CallInvariance::ask_positions() {
 
 void CallInvariance::ask_batch() {
   const int64_t count = form_.rows;
-  const std::vector<int64_t> all = first_rows(count, count);
+  const std::vector<int64_t> all = first_places(count);
   const int64_t half = count / 2;
-  const std::vector<int64_t> first_half = first_rows(half, count);
+  const std::vector<int64_t> first_half = first_places(half);
   std::vector<Rows> sizes;
   if (count >= 2) sizes.push_back({{0}, {0}, 1, count, "row 0 alone"});
   if (count >= 4) {
@@ -214,10 +149,12 @@ void CallInvariance::ask_batch() {
     // Its rows are at other positions, too: where these matter, they would be blamed on the batch.
     if (keeps(Relation::kPosition)) {
       const std::vector<int64_t> rest(all.begin() + half, all.end());
-      sizes.push_back({rest, first_rows(count - half, count), 0, 0, "the second half of the rows"});
+      sizes.push_back({rest, first_places(count - half), 0, 0, "the second half of the rows"});
     }
   }
-  sizes.push_back({first_rows(2 * count, count), all, count, 2 * count, "all rows, with as many others behind them"});
+  std::vector<int64_t> twice = all;
+  twice.insert(twice.end(), all.begin(), all.end());
+  sizes.push_back({twice, all, count, 2 * count, "all rows, with as many others behind them"});
   for (const Rows& rows : sizes) {
     const size_t before = verdicts_.size();
     ask_rows(rows, Relation::kBatch);
@@ -230,9 +167,7 @@ void CallInvariance::ask_batch() {
 CallInvariance::Tensors CallInvariance::batch_values() const {
   Tensors batch;
   const auto add = [&](const at::Tensor& tensor) {
-    const bool has_rows =
-        tensor.defined() && tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.size(0) == form_.rows;
-    if (has_rows) batch.push_back(dense_copy(tensor, tensor));
+    if (has_rows(tensor)) batch.push_back(dense_copy(tensor, tensor));
   };
   for (size_t i = 0; i < form_.of.size(); ++i) {
     if (form_.of[i]) add(call_.tensors()[i]);

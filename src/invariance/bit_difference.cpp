@@ -9,6 +9,17 @@
 namespace op_tools {
 namespace {
 
+// Of an element, by its number in the order of elements.
+uint64_t address_of(const at::Tensor& tensor, int64_t element) {
+  int64_t offset = 0;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    offset += element % tensor.size(dim) * tensor.stride(dim);
+    element /= tensor.size(dim);
+  }
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) +
+         static_cast<uint64_t>(offset) * static_cast<uint64_t>(tensor.itemsize());
+}
+
 BitDifference difference_of(const at::Tensor& program, const at::Tensor& other) {
   BitDifference difference;
   const TensorDiff numbers = diff_tensors(other, program, {.nan_equal = false});
@@ -31,6 +42,11 @@ BitDifference difference_of(const at::Tensor& program, const at::Tensor& other) 
     const size_t place = static_cast<size_t>(i) * item;
     if (std::memcmp(left + place, right + place, item) == 0) continue;
     ++difference.elements;
+    if (difference.places.size() < BitDifference::kMostPlaces) {
+      difference.places.push_back(i);
+      difference.program_addresses.push_back(address_of(program, i));
+      difference.other_addresses.push_back(address_of(other, i));
+    }
     if (const int64_t row = i / in_a_row; row != last_row) {
       ++difference.rows;
       last_row = row;

@@ -14,6 +14,8 @@
 namespace op_tools {
 
 struct BitDifference {
+  static constexpr size_t kMostPlaces = 64;
+
   size_t output = 0;      // which of the tensors: the first that differs
   std::string structure;  // not empty: another shape, dtype or number of tensors; the numbers below are 0 then
   int64_t elements = 0;   // that differ
@@ -22,6 +24,10 @@ struct BitDifference {
   int64_t of_rows = 0;
   double max_ulp = 0;  // the largest difference, in units of the last place of the program's element
   double max_abs = 0;
+  // The first kMostPlaces elements that differ: their numbers in the order of elements, and the addresses of both
+  // sides.
+  std::vector<int64_t> places;
+  std::vector<uint64_t> program_addresses, other_addresses;
   uint64_t bits = 0;  // of an element, the lowest first: those that differ in any of them; complex: of both parts
 };
 

@@ -1,6 +1,5 @@
 #include "invariance/call_invariance.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include "compare/call_judge.h"
 #include "compare/metrics/tolerance.h"
 #include "hooks/op_traits.h"
+#include "hooks/python_arguments.h"
+#include "invariance/copies.h"
 #include "invariance/other_execution.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
@@ -32,9 +33,11 @@ constexpr std::array<Token, static_cast<size_t>(Relation::kCount)> kRelations{{
     {"batch", "a row in a batch of another size"},
     {"position", "a row at another position of the batch"},
     {"strides", "the same inputs with a gap behind each row in memory, or without where the program has gaps"},
+    {"shift", "a row at another place of its sequence"},
     {"sequence", "the second dimension in pieces, or all sequences behind each other"},
     {"padding", "attention with more keys that the mask or the causal order leaves out"},
     {"pieces", "attention with its queries in pieces"},
+    {"packed", "attention with its sequences behind each other, which a mask keeps apart"},
 }};
 
 constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
@@ -44,21 +47,6 @@ constexpr std::array<Token, static_cast<size_t>(Rightness::kCount)> kRightness{{
     {"other wrong", "the program's result is right, the other is wrong"},
     {"both wrong", "both are wrong"},
 }};
-
-// The same elements and strides, an element further from an address that 64 divides: kernels begin, and end, with other
-// elements beside those that they take several at once. Undefined: it stays where it is.
-at::Tensor with_other_alignment(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor._is_zerotensor() || tensor.is_conj() ||
-      tensor.is_neg() || tensor.numel() == 0 || tensor.dim() == 0 || !tensor.is_non_overlapping_and_dense()) {
-    return {};
-  }
-  const int64_t places = std::max<int64_t>(1, 64 / static_cast<int64_t>(tensor.itemsize()));
-  const int64_t offset = (tensor.storage_offset() + 1) % places;
-  const at::Tensor memory = at::empty({tensor.numel() + offset}, tensor.options().requires_grad(false));
-  const at::Tensor copy = memory.as_strided(tensor.sizes(), tensor.strides(), offset);
-  copy.copy_(tensor.detach());
-  return copy;
-}
 
 Rightness rightness_of(Verdict program, Verdict other) {
   if (program == Verdict::kNotJudged || other == Verdict::kNotJudged) return Rightness::kUnknown;
@@ -96,7 +84,10 @@ std::vector<Relation> wanted_relations(const ResolvedInvarianceOptions& options,
   if (!on_cpu && options.stream) relations.push_back(Relation::kStream);
   if (options.batch) relations.insert(relations.end(), {Relation::kNeighbour, Relation::kPosition, Relation::kBatch});
   if (options.strides) relations.push_back(Relation::kStrides);
-  if (options.sequence) relations.insert(relations.end(), {Relation::kSequence, Relation::kPadding, Relation::kPieces});
+  if (options.sequence) {
+    relations.insert(relations.end(),
+                     {Relation::kShift, Relation::kSequence, Relation::kPadding, Relation::kPieces, Relation::kPacked});
+  }
   return relations;
 }
 
@@ -146,8 +137,9 @@ void CallInvariance::ask() {
 void CallInvariance::ask(Relation relation) {
   const bool is_of_rows = relation >= Relation::kNeighbour;
   if (relation == Relation::kPadding && (!attention_ || !attention_->leaves_out())) return;
-  if (relation == Relation::kPieces && !attention_) return;
+  if ((relation == Relation::kPieces || relation == Relation::kPacked) && !attention_) return;
   if (relation == Relation::kSequence && form_.why_not.empty() && form_.sequence == 0) return;
+  if (relation == Relation::kShift && !attention_ && form_.why_not.empty() && form_.sequence < 2) return;
   if (is_of_rows && !why_no_rows_.empty()) return leave(relation, no_rows_, why_no_rows_);
   switch (relation) {
     case Relation::kMemory:
@@ -164,12 +156,16 @@ void CallInvariance::ask(Relation relation) {
       return ask_batch();
     case Relation::kStrides:
       return ask_strides();
+    case Relation::kShift:
+      return ask_shift();
     case Relation::kSequence:
       return ask_sequence();
     case Relation::kPadding:
       return ask_padding();
     case Relation::kPieces:
       return ask_pieces();
+    case Relation::kPacked:
+      return ask_packed();
     default:
       return;  // kRepeat was asked first
   }
@@ -184,6 +180,11 @@ void CallInvariance::leave(Relation relation, Unjudged why, std::string reason) 
 }
 
 void CallInvariance::vary(Relation relation, Variation variation) {
+  if (variation.changes.program.empty()) {  // all of it is compared
+    for (size_t i = 0; i < program_.size(); ++i) {
+      if (program_[i].defined()) variation.changes.program[i] = variation.changes.other[i] = {};
+    }
+  }
   verdicts_.push_back({relation, Verdict::kDiffers, {}, "", std::move(variation)});
 }
 
@@ -220,6 +221,95 @@ std::optional<CallInvariance::Tensors> CallInvariance::again(const ReplayableCal
   Tensors values = values_of(run);
   if (outcome) *outcome = std::move(run);
   return values;
+}
+
+ReplayableCall CallInvariance::call_with(const RunChanges& changes) const {
+  const Tensors& tensors = call_.tensors();
+  ReplayableCall call = call_.with_inputs([&](const at::Tensor& tensor) {
+    for (const auto& [index, steps] : changes.inputs) {
+      if (tensors[index].is_same(tensor)) return changed_copy(tensor, steps);
+    }
+    return at::Tensor();
+  });
+  if (!changes.order && !changes.packing) return call;
+  const Values& in = *sequence_items(call.inputs().value);
+  const AttentionForm form = *attention_form(name_, in[0], in[1]);
+  const int64_t queries = form.query.size(-2), keys = form.key.size(-2);
+  const at::ScalarType dtype = form.query.scalar_type();
+  const at::Tensor mask = changes.order ? mask_of(*changes.order, queries, keys, dtype)
+                                        : mask_of(*changes.packing, form.mask, form.query.dim(), queries, keys, dtype);
+  const NamedArguments masked = with_argument(form.parameters, form.mask_name, mask, in[0], in[1]);
+  const NamedArguments without = with_argument(form.parameters, "is_causal", false, masked.args, masked.kwargs);
+  return call.with_arguments(without.args, without.kwargs);
+}
+
+std::optional<CallInvariance::OtherRun> CallInvariance::run_with(const RunChanges& changes) {
+  OtherRun run{call_with(changes), {}, {}, Tensors(program_.size()), Tensors(program_.size())};
+  if (is_backward()) {
+    run.gradients = *observed_.output_gradients;
+    for (const auto& [index, steps] : changes.gradients) {
+      at::Tensor& gradient = (*run.gradients)[index];
+      const at::Tensor copy = changed_copy(gradient, steps);
+      if (!copy.defined()) return std::nullopt;
+      gradient = copy.to(gradient.device());
+    }
+  }
+  std::optional<Tensors> values = again(run.call, nullptr, &run.outcome, run.gradients ? &*run.gradients : nullptr);
+  // A mask is an input more, behind those that are compared.
+  const bool has_mask = changes.order || changes.packing;
+  if (!values || (!has_mask && values->size() != program_.size())) return std::nullopt;
+  const auto part_of = [](const at::Tensor& tensor, const TensorChanges& steps) {
+    return steps.empty() ? tensor : changed_copy(tensor, steps);
+  };
+  bool any = false;
+  for (const auto& [index, steps] : changes.program) {
+    if (index >= program_.size() || index >= values->size()) return std::nullopt;
+    const at::Tensor &program = program_[index], &value = (*values)[index];
+    if (!program.defined() || !value.defined() || value.layout() != program.layout()) continue;
+    if (changes.rows && (value.dim() == 0 || value.size(0) != *changes.rows)) return std::nullopt;
+    run.program[index] = part_of(program, steps);
+    run.values[index] = part_of(value, changes.other.at(index));
+    const bool fits = run.program[index].defined() && run.values[index].defined() &&
+                      run.program[index].sizes() == run.values[index].sizes();
+    if (!fits) return std::nullopt;
+    any = true;
+  }
+  return any ? std::optional(std::move(run)) : std::nullopt;
+}
+
+std::optional<Variation> CallInvariance::variation_of(const OtherRun& run, const RunChanges& changes,
+                                                      std::string text) {
+  const std::optional<BitDifference> difference = bit_difference(run.program, run.values);
+  if (!difference) return std::nullopt;
+  Variation variation;
+  variation.difference = *difference;
+  variation.rows_of_run = std::move(text);
+  variation.rightness = rightness(run.call, run.outcome, run.gradients ? &*run.gradients : nullptr);
+  variation.changes = changes;
+  return variation;
+}
+
+bool CallInvariance::is_cause(const Variation& variation, const OtherRun& run) {
+  const RunChanges copied = copies_of(variation.changes);
+  const auto repeats = [&](const OtherRun& first, const RunChanges& changes) {
+    const std::optional<OtherRun> same = run_with(changes);
+    return same && !bit_difference(first.values, same->values);
+  };
+  const std::optional<OtherRun> copy = run_with(copied);
+  const bool is_other = !copy || bit_difference(copy->program, copy->values);
+  const bool is_same_again = repeats(run, variation.changes);
+  if (is_same_again && !is_other) return true;
+  Variation other = variation;
+  if (!is_same_again || (copy && is_other && !repeats(*copy, copied))) {
+    other.transient = true;
+    other.changes = {};
+    vary(Relation::kRepeat, std::move(other));
+  } else {
+    other.rows_of_run = "all rows, without gaps";
+    other.changes = copied;
+    vary(Relation::kMemory, std::move(other));
+  }
+  return false;
 }
 
 // False: there is no more to be asked.
@@ -262,6 +352,7 @@ bool CallInvariance::ask_repeat() {
     return false;
   }
   variation.transient = variation.other_runs == 1 || program_alone;
+  if (variation.transient) variation.odd = program_alone ? OddRun::kProgram : OddRun::kOther;
   vary(Relation::kRepeat, std::move(variation));
   return false;
 }
@@ -273,18 +364,17 @@ void CallInvariance::ask_memory() {
   if (has_trait(base_name(name_), OpTrait::kReadsStorageOffset)) {
     return leave(Relation::kMemory, Unjudged::kNoForm, "its arguments name places in memory");
   }
-  bool any = false;
-  const ReplayableCall moved = call_.with_inputs([&](const at::Tensor& tensor) {
-    at::Tensor copy = with_other_alignment(tensor);
-    any = any || copy.defined();
-    return copy;
-  });
-  if (!any) return;  // nothing that could lie elsewhere
+  RunChanges moved;
+  for (size_t i = 0; i < call_.tensors().size(); ++i) {
+    if (!can_have_other_alignment(call_.tensors()[i])) continue;
+    moved.inputs[i] = {{.kind = TensorChange::Kind::kAlignment}};
+  }
+  if (moved.inputs.empty()) return;  // nothing that could lie elsewhere
   ask_whole(Relation::kMemory, moved, [](const std::function<void()>& run) { run(); });
 }
 
 void CallInvariance::ask_threads() {
-  ask_whole(Relation::kThreads, call_, [](const std::function<void()>& run) {
+  ask_whole(Relation::kThreads, {}, [](const std::function<void()>& run) {
     const OtherThreadCount threads;
     run();
   });
@@ -292,15 +382,16 @@ void CallInvariance::ask_threads() {
 
 void CallInvariance::ask_stream() {
   if (devices_.size() > 1) return leave(Relation::kStream, Unjudged::kNoForm, "it runs on several devices");
-  ask_whole(Relation::kStream, call_, [&](const std::function<void()>& run) {
+  ask_whole(Relation::kStream, {}, [&](const std::function<void()>& run) {
     const OtherStream stream(devices_[0]);
     run();
     stream.wait();
   });
 }
 
-void CallInvariance::ask_whole(Relation relation, const ReplayableCall& call,
+void CallInvariance::ask_whole(Relation relation, const RunChanges& changes,
                                const std::function<void(const std::function<void()>&)>& around) {
+  const ReplayableCall call = call_with(changes);
   std::string why;
   RunOutcome outcome;
   std::optional<Tensors> values, once_more;
@@ -319,8 +410,16 @@ void CallInvariance::ask_whole(Relation relation, const ReplayableCall& call,
   const std::optional<Tensors> same = again(call_);
   around([&] { once_more = again(call); });
   const bool repeats = same && once_more && !bit_difference(program_, *same) && !bit_difference(*values, *once_more);
-  variation.transient = !repeats;
-  vary(repeats ? relation : Relation::kRepeat, std::move(variation));
+  if (repeats) {
+    variation.changes = changes;
+    return vary(relation, std::move(variation));
+  }
+  variation.transient = true;
+  // Then the first of the two was alone.
+  if (same && once_more && !bit_difference(*same, *once_more) && !bit_difference(program_, *same)) {
+    variation.odd = OddRun::kOther;
+  }
+  vary(Relation::kRepeat, std::move(variation));
 }
 
 Verdict CallInvariance::verdict_on(const ReplayableCall& call, const RunOutcome& outcome,

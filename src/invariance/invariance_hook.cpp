@@ -4,10 +4,12 @@
 #include <mutex>
 #include <utility>
 
+#include "calls/call_meta.h"
 #include "calls/random_state.h"
 #include "compare/rerun/live_call.h"
 #include "compare/rerun/program_errors.h"
 #include "compare/rerun/replayable_call.h"
+#include "compare/rerun/saved_run.h"
 #include "hooks/call_sampling.h"
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
@@ -22,6 +24,7 @@ namespace {
 struct RunAgainState {
   std::unique_ptr<ReplayableCall> replayable;
   CallInfo call;
+  CallMeta meta;  // for the files of a finding
   std::string device;
   Value random_states;
   std::vector<uintptr_t> alignments;
@@ -77,6 +80,7 @@ class TimeBudget {
 };
 
 struct State final : LiveCall {
+  CallBefore known;
   std::shared_ptr<RunAgainState> shared = std::make_shared<RunAgainState>();
 };
 
@@ -101,16 +105,18 @@ std::vector<bool> compared_results(OpCall& call, size_t count) {
 struct InvarianceHook::Impl {
   explicit Impl(const ResolvedInvarianceOptions& options)
       : options(options),
-        report(this->options, distributed_rank()),
+        rank(distributed_rank()),
+        report(this->options, rank),
         sampling(options.first_n_per_signature, options.every_nth),
         budget(options.most_share) {}
 
   const ResolvedInvarianceOptions options;
+  const int64_t rank;
   InvarianceReport report;
   CallSampling sampling;
   TimeBudget budget;
 
-  std::vector<RelationVerdict> forward(OpCall& call, State& state) const;
+  void forward(OpCall& call, State& state);
   void backward(OpCall& call);
 };
 
@@ -137,6 +143,7 @@ std::unique_ptr<HookState> InvarianceHook::before(OpCall& call) {
   shared.call = CallInfo::of(call);
   shared.call.stack = call.stack();
   shared.call.module = call.module();
+  state->known = {ProgramState::of(call), {}, call.module()};
   shared.replayable = std::make_unique<ReplayableCall>(call);
   shared.device = device_of_inputs(*shared.replayable);
   shared.alignments = alignments_of(state->live);
@@ -150,17 +157,17 @@ void InvarianceHook::after(OpCall& call, HookState* state) {
   const TimeBudget::Charge charge(impl_->budget);
   auto& mine = static_cast<State&>(*state);
   mine.rethrow_stop();
-  std::vector<RelationVerdict> verdicts = impl_->forward(call, mine);
-  if (!verdicts.empty()) impl_->report.add(mine.shared->call, mine.shared->device, std::move(verdicts));
+  impl_->forward(call, mine);
 }
 
-// Empty: the call computes nothing that could be compared.
-std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& state) const {
+void InvarianceHook::Impl::forward(OpCall& call, State& state) {
   RunAgainState& shared = *state.shared;
   const auto none = [&](Unjudged why, const std::string& reason) {
-    return nothing_judged(options, shared.is_on_cpu(), why, reason);
+    report.add(shared.call, shared.device, nothing_judged(options, shared.is_on_cpu(), why, reason));
   };
   shared.random_states = state.watch->moved();
+  shared.meta = CallMeta::of(std::move(state.known), CallAfter::of(call, rank));
+  shared.meta.stack = shared.call.stack;
   if (!call.error.empty()) return none(Unjudged::kRaised, "it raised: " + call.error);
   const std::vector<at::Tensor> results = flatten_tensors(call.result());
   for (const at::Tensor& tensor : results) {
@@ -190,6 +197,13 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
   run.written = state.written_inputs(*shared.replayable);
   run.record_memory(results, state.live);
   std::vector<RelationVerdict> verdicts = CallInvariance(*shared.replayable, call.name, observed, options).judge();
+  if (!verdicts.empty()) {  // else it computes nothing that could be compared
+    report.add(shared.call, shared.device, std::move(verdicts), [&] {
+      SavedRun saved(*shared.replayable, shared.meta, shared.random_states);
+      saved.add_results(*shared.replayable, run);
+      return saved;
+    });
+  }
   if (options.gradients && call.level == Level::kTorch && shared.replayable->wants_gradients()) {
     auto backward_state = std::make_shared<BackwardState>();
     backward_state->shared = state.shared;
@@ -200,7 +214,6 @@ std::vector<RelationVerdict> InvarianceHook::Impl::forward(OpCall& call, State& 
     }
     call.save_for_backward(std::move(backward_state));
   }
-  return verdicts;
 }
 
 void InvarianceHook::Impl::backward(OpCall& call) {
@@ -233,7 +246,12 @@ void InvarianceHook::Impl::backward(OpCall& call) {
     verdicts = nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference,
                               "an input or result of the forward call was changed since, past autograd");
   }
-  if (!verdicts.empty()) report.add(info, shared.device, std::move(verdicts));
+  if (verdicts.empty()) return;
+  report.add(info, shared.device, std::move(verdicts), [&] {
+    SavedRun saved(*shared.replayable, shared.meta, shared.random_states);
+    saved.add_backward(output_gradients, observed.outcome.gradients, false);
+    return saved;
+  });
 }
 
 void InvarianceHook::flush() {

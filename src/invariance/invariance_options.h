@@ -39,9 +39,17 @@ struct InvarianceOptions : ToolOptions {
       this,
       true,
       {"sequence", "",
-       "run it with the second dimension in pieces and in a row, attention with more keys that its mask leaves out and "
-       "with its queries in pieces"}};
+       "run it with the second dimension in pieces, in a row and at other places, attention with more keys that its "
+       "mask "
+       "leaves out, with other tokens in front, with its queries in pieces and its sequences behind each other"}};
   Option<bool> gradients{this, true, {"gradients", "", "level torch: run the backward again, too"}};
+  Option<int64_t> max_saved{
+      this,
+      1,
+      {"max_saved", "", "calls saved per operator, phase, module and relation, for op-tools repro"},
+      at_least(0)};
+  Option<int64_t> max_saved_mb{
+      this, 1024, {"max_saved_mb", "", "MB of all saved calls together"}, {0, kMaxNumber >> 20}};
 };
 using ResolvedInvarianceOptions = Resolved<InvarianceOptions>;
 

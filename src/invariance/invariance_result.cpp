@@ -7,6 +7,8 @@
 #include "base/printable.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
+#include "calls/saved_call.h"
+#include "invariance/run_changes.h"
 
 namespace op_tools {
 namespace {
@@ -14,10 +16,13 @@ namespace {
 using Finding = InvarianceResult::Finding;
 using Op = InvarianceResult::Op;
 
-constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory,  Relation::kThreads,  Relation::kStream,
-                                   Relation::kNeighbour, Relation::kBatch,   Relation::kPosition, Relation::kStrides,
-                                   Relation::kSequence,  Relation::kPadding, Relation::kPieces};
+constexpr std::array kAllRelations{Relation::kRepeat,    Relation::kMemory,   Relation::kThreads,  Relation::kStream,
+                                   Relation::kNeighbour, Relation::kBatch,    Relation::kPosition, Relation::kStrides,
+                                   Relation::kShift,     Relation::kSequence, Relation::kPadding,  Relation::kPieces,
+                                   Relation::kPacked};
 static_assert(kAllRelations.size() == static_cast<size_t>(Relation::kCount));
+
+constexpr uint64_t kLine = 64, kPage = 4096;  // bytes
 
 std::optional<std::string> unless_empty(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
@@ -48,6 +53,9 @@ std::string relation_text(const Finding& finding) {
              (variation.begins ? "; from " + std::to_string(variation.begins) + " rows on" : "") + ")";
     case Relation::kStrides:
       return "has other bits with other strides (a gap behind each row, or none)";
+    case Relation::kShift:
+      return "has other bits at another place of its sequence (" + variation.rows_of_run + ", of " +
+             std::to_string(variation.rows) + " rows)";
     case Relation::kSequence:
       return "has other bits in another sequence (" + variation.rows_of_run + ", of " + std::to_string(variation.rows) +
              " rows)";
@@ -55,6 +63,8 @@ std::string relation_text(const Finding& finding) {
       return "has other bits with more keys that are left out (" + variation.rows_of_run + ")";
     case Relation::kPieces:
       return "has other bits with its queries in pieces (" + variation.rows_of_run + ")";
+    case Relation::kPacked:
+      return "has other bits with its sequences packed behind each other (" + variation.rows_of_run + ")";
     default:
       return "has other bits at another position of the batch (" + variation.rows_of_run + ", of " +
              std::to_string(variation.rows) + ")";
@@ -69,6 +79,39 @@ std::string difference_text(const BitDifference& difference) {
   }
   if (difference.max_ulp > 0) text += formatted(", at most %.4g ULP", difference.max_ulp);
   return text + ", " + bits_text(difference.bits);
+}
+
+// Of the run that is alone among all: nullptr where that is not known.
+const std::vector<uint64_t>* addresses_of(const Variation& variation) {
+  switch (variation.odd) {
+    case OddRun::kProgram:
+      return &variation.difference.program_addresses;
+    case OddRun::kOther:
+      return &variation.difference.other_addresses;
+    default:
+      return nullptr;
+  }
+}
+
+template <class Numbers>
+std::optional<std::string> listed(const Numbers& numbers) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(numbers.size(), kMost); ++i) text += (i ? " " : "") + std::to_string(numbers[i]);
+  if (numbers.size() > kMost) text += " ...";
+  return unless_empty(text);
+}
+
+std::optional<std::string> places_text(const BitDifference& difference) {
+  return listed(difference.places);
+}
+
+std::optional<std::string> page_bytes_text(const Variation& variation) {
+  const std::vector<uint64_t>* addresses = addresses_of(variation);
+  if (!addresses) return std::nullopt;
+  std::vector<uint64_t> bytes = *addresses;
+  for (uint64_t& byte : bytes) byte %= kPage;
+  return listed(bytes);
 }
 
 Value counts_of(const CountsBy<Relation>& counts) {
@@ -102,8 +145,10 @@ const Columns<Finding>& Finding::columns() {
           {"relation", [](const Finding& finding) { return token_of(finding.relation).name; },
            "repeat: the same inputs again; memory: in other memory; threads: with another number of threads; stream: "
            "on another stream; neighbour: beside other values in the batch; batch: in a batch of another size; "
-           "position: at another position of the batch; strides: with other gaps in memory; sequence: in another "
-           "sequence; padding: with more keys that are left out; pieces: with its queries in pieces"},
+           "position: at another position of the batch; strides: with other gaps in memory; shift: at another place of "
+           "its sequence; sequence: in another sequence; padding: with more keys that are left out; pieces: with its "
+           "queries in pieces; packed: with its "
+           "sequences behind each other"},
           {"transient", [](const Finding& finding) { return finding.variation.transient; },
            "repeat: a single run of all has other bits; False: several have"},
           {"runs", [](const Finding& finding) { return unless_zero(finding.variation.runs); },
@@ -124,12 +169,16 @@ const Columns<Finding>& Finding::columns() {
            "the largest difference"},
           {"bits", [](const Finding& finding) { return bits_text(finding.variation.difference.bits); },
            "of an element, from the lowest: those that differ in any"},
+          {"places", [](const Finding& finding) { return places_text(finding.variation.difference); },
+           "the first elements that have other bits, by their numbers in the order of elements"},
+          {"page_bytes", [](const Finding& finding) { return page_bytes_text(finding.variation); },
+           "of a single run: where they lie, their addresses modulo 4096"},
           {"structure", [](const Finding& finding) { return unless_empty(finding.variation.difference.structure); },
            "where shape, dtype or number of tensors is another"},
           {"batch", [](const Finding& finding) { return unless_zero(finding.variation.rows); },
            "rows of the program's call"},
           {"run", [](const Finding& finding) { return unless_empty(finding.variation.rows_of_run); },
-           "neighbour, batch, position, sequence, padding, pieces: the rows of the run with other bits"},
+           "neighbour, batch, position, shift, sequence, padding, pieces, packed: the rows of the run with other bits"},
           {"begins", [](const Finding& finding) { return unless_zero(finding.variation.begins); },
            "batch: the smallest number of rows with other bits than fewer rows have"},
           {"right", [](const Finding& finding) { return token_of(finding.variation.rightness).name; },
@@ -138,6 +187,8 @@ const Columns<Finding>& Finding::columns() {
           {"module", [](const Finding& finding) { return unless_empty(finding.call.module); },
            "as in ResNet.layer3.0.conv1"},
           {"line", [](const Finding& finding) { return unless_empty(finding.call.line()); }, "of the program"},
+          {"saved", [](const Finding& finding) { return unless_empty(finding.saved); },
+           "the call's folder, for op-tools repro"},
       }};
   return all;
 }
@@ -160,9 +211,11 @@ const Columns<Op>& Op::columns() {
           {"batch", [](const Op& op) { return op.varied[Relation::kBatch]; }, "in a batch of another size"},
           {"position", [](const Op& op) { return op.varied[Relation::kPosition]; }, "at another position of the batch"},
           {"strides", [](const Op& op) { return op.varied[Relation::kStrides]; }, "with other gaps in memory"},
+          {"shift", [](const Op& op) { return op.varied[Relation::kShift]; }, "at another place of its sequence"},
           {"sequence", [](const Op& op) { return op.varied[Relation::kSequence]; }, "in another sequence"},
           {"padding", [](const Op& op) { return op.varied[Relation::kPadding]; }, "with more keys that are left out"},
           {"pieces", [](const Op& op) { return op.varied[Relation::kPieces]; }, "with queries in pieces"},
+          {"packed", [](const Op& op) { return op.varied[Relation::kPacked]; }, "with sequences behind each other"},
           {"keeps", [](const Op& op) { return names_of(op.kept); },
            "the relations in which calls kept their bits, separated by blanks"},
           {"not_judged", &Op::not_judged, "relations without a verdict"},
@@ -176,34 +229,53 @@ const Columns<Op>& Op::columns() {
 
 namespace {
 
-Value faults_of(const std::map<std::string, InvarianceResult::Faults>& faults) {
+using Faults = InvarianceResult::Faults;
+
+Faults::Counts bits_of(const Faults& faults) {
+  Faults::Counts bits;
+  for (size_t bit = 0; bit < faults.by_bit.size(); ++bit) {
+    if (faults.by_bit[bit] > 0) bits[static_cast<int64_t>(bit)] = faults.by_bit[bit];
+  }
+  return bits;
+}
+
+Value faults_of(const std::map<std::string, Faults>& faults) {
+  const auto dict_of = [](const Faults::Counts& counts) {
+    std::vector<std::pair<Value, Value>> items;
+    for (const auto& [place, count] : counts) items.emplace_back(place, static_cast<int64_t>(count));
+    return make_dict(std::move(items));
+  };
   std::vector<std::pair<Value, Value>> devices;
   for (const auto& [device, counts] : faults) {
-    std::vector<std::pair<Value, Value>> bits;
-    for (size_t bit = 0; bit < counts.by_bit.size(); ++bit) {
-      if (counts.by_bit[bit] == 0) continue;
-      bits.emplace_back(static_cast<int64_t>(bit), static_cast<int64_t>(counts.by_bit[bit]));
-    }
-    devices.emplace_back(device, make_dict({{"transient", static_cast<int64_t>(counts.transient)},
+    devices.emplace_back(device, make_dict({{"rank", counts.rank},
+                                            {"transient", static_cast<int64_t>(counts.transient)},
                                             {"persistent", static_cast<int64_t>(counts.persistent)},
-                                            {"bits", make_dict(std::move(bits))}}));
+                                            {"bits", dict_of(bits_of(counts))},
+                                            {"line_bytes", dict_of(counts.by_line)},
+                                            {"page_bytes", dict_of(counts.by_page)}}));
   }
   return make_dict(std::move(devices));
 }
 
-std::string faults_text(const std::string& device, const InvarianceResult::Faults& faults) {
-  std::string text = device + ": " + std::to_string(faults.transient) + " calls had other bits in a single run, " +
-                     std::to_string(faults.persistent) + " in several; how often by bit:";
+// The most frequent first: "13: 4 2: 1".
+std::string counts_text(const Faults::Counts& counts) {
   constexpr size_t kMost = 8;
-  std::vector<size_t> bits;
-  for (size_t bit = 0; bit < faults.by_bit.size(); ++bit) {
-    if (faults.by_bit[bit] > 0) bits.push_back(bit);
+  std::vector<std::pair<int64_t, uint64_t>> order(counts.begin(), counts.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (size_t i = 0; i < std::min(order.size(), kMost); ++i) {
+    text += " " + std::to_string(order[i].first) + ": " + std::to_string(order[i].second);
   }
-  std::stable_sort(bits.begin(), bits.end(), [&](size_t a, size_t b) { return faults.by_bit[a] > faults.by_bit[b]; });
-  for (size_t i = 0; i < std::min(bits.size(), kMost); ++i) {
-    text += " " + std::to_string(bits[i]) + ": " + std::to_string(faults.by_bit[bits[i]]);
-  }
-  return text + (bits.size() > kMost ? " ..." : "");
+  return text + (order.size() > kMost ? " ..." : "");
+}
+
+std::string faults_text(const std::string& device, const Faults& faults) {
+  std::string text = "rank " + std::to_string(faults.rank) + ", " + device + ": " + std::to_string(faults.transient) +
+                     " calls had other bits in a single run, " + std::to_string(faults.persistent) +
+                     " in several; how often by bit:" + counts_text(bits_of(faults));
+  if (faults.by_line.empty()) return text;
+  return text + "\n  single runs, elements by byte of a line of 64:" + counts_text(faults.by_line) +
+         "\n  by byte of a page of 4096:" + counts_text(faults.by_page);
 }
 
 }  // namespace
@@ -236,7 +308,19 @@ std::string sentence_of(const Finding& finding) {
   }
   if (!finding.call.module.empty()) text += "; in " + finding.call.module;
   if (!finding.call.stack.empty()) text += "; called at " + finding.call.line();
+  if (!finding.saved.empty()) text += "; to show it with torch alone: op-tools repro " + finding.saved;
   return printable(text);
+}
+
+void InvarianceResult::Faults::add(const Variation& variation) {
+  ++(variation.transient ? transient : persistent);
+  for (size_t bit = 0; bit < by_bit.size(); ++bit) by_bit[bit] += variation.difference.bits >> bit & 1;
+  const std::vector<uint64_t>* addresses = addresses_of(variation);
+  if (!addresses) return;
+  for (const uint64_t address : *addresses) {
+    ++by_line[static_cast<int64_t>(address % kLine)];
+    ++by_page[static_cast<int64_t>(address % kPage)];
+  }
 }
 
 void InvarianceReport::failed_to_write(const std::string& problem) {
@@ -251,8 +335,34 @@ void InvarianceReport::open_files() {
     totals_.root = claim_run_folder(options_.output_dir, "op_invariance_result", rank_);
     csv_.emplace(totals_.root + "/invariance.csv", Finding::columns().names());
     jsonl_.emplace(totals_.root + "/invariance.jsonl");
+    store_ = CallStore::in_folder(totals_.root);
   } catch (const std::exception& error) {
     failed_to_write(error.what());
+  }
+}
+
+// The call's folder; empty when it is not saved.
+std::string InvarianceReport::save(const Finding& finding, const std::string& kind,
+                                   const std::function<SavedRun()>& saved) {
+  if (!store_ || !saved || !totals_.failure.empty()) return {};
+  const bool is_full = saved_bytes_ >= static_cast<size_t>(options_.max_saved_mb << 20);
+  int64_t& count = saved_by_kind_[kind];
+  if (count >= options_.max_saved || is_full) return {};
+  try {
+    SavedRun run = saved();
+    const std::string relation(token_of(finding.relation).name);
+    run.call.variation = make_dict({{"relation", relation},
+                                    {"phase", std::string(to_string(finding.call.phase))},
+                                    {"text", sentence_of(finding)},
+                                    {"runs", finding.variation.runs},
+                                    {"changes", to_value(finding.variation.changes)}});
+    saved_bytes_ += run.bytes;
+    ++count;
+    const bool is_backward = finding.call.phase == Phase::kBackward;
+    return write_call(*store_, run.call, relation + (is_backward ? "_backward" : ""));
+  } catch (const std::exception& error) {
+    failed_to_write(error.what());
+    return {};
   }
 }
 
@@ -267,7 +377,8 @@ void InvarianceReport::write(const Finding& finding) {
   }
 }
 
-void InvarianceReport::add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts) {
+void InvarianceReport::add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts,
+                           const std::function<SavedRun()>& saved) {
   const std::lock_guard<std::mutex> lock(mutex_);
   open_files();
   Op& op = ops_[call.name];
@@ -286,7 +397,7 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
       const bool known = totals_.reasons.contains(verdict.reason) || totals_.reasons.size() < kMostReasons;
       ++totals_.reasons[known ? verdict.reason : "other reasons"];
     } else if (verdict.variation) {
-      const Finding finding{call, device, verdict.relation, std::move(*verdict.variation)};
+      Finding finding{call, device, verdict.relation, std::move(*verdict.variation), ""};
       if (op.source.empty()) op.source = call.line();
       ++op.varied[finding.relation];
       ++totals_.varied[finding.relation];
@@ -294,15 +405,15 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
       totals_.transient += finding.variation.transient;
       if (finding.relation == Relation::kRepeat) {
         InvarianceResult::Faults& faults = totals_.faults[device];
-        ++(finding.variation.transient ? faults.transient : faults.persistent);
-        for (size_t bit = 0; bit < faults.by_bit.size(); ++bit) {
-          faults.by_bit[bit] += finding.variation.difference.bits >> bit & 1;
-        }
+        faults.rank = rank_;
+        faults.add(finding.variation);
       }
       op.max_ulp = std::max(op.max_ulp, finding.variation.difference.max_ulp);
-      lines_.warn(finding.call.name + to_string(finding.call.phase) + finding.call.module +
-                      std::string(token_of(finding.relation).name),
-                  "OpInvariance: " + sentence_of(finding));
+      const std::string kind = finding.call.name + to_string(finding.call.phase) + finding.call.module +
+                               std::string(token_of(finding.relation).name);
+      finding.saved = save(finding, kind, saved);
+      finding.variation.changes = {};  // they are in the file; ten thousand findings would hold many
+      lines_.warn(kind, "OpInvariance: " + sentence_of(finding));
       write(finding);
       const bool is_full = totals_.findings.size() >= InvarianceResult::kMostFindings;
       totals_.rows_dropped += is_full;

@@ -5,7 +5,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,6 +15,8 @@
 
 #include "base/export.h"
 #include "base/finding_lines.h"
+#include "calls/call_store.h"
+#include "compare/rerun/saved_run.h"
 #include "coverage/coverage.h"
 #include "hooks/call_info.h"
 #include "invariance/call_invariance.h"
@@ -30,6 +34,7 @@ struct InvarianceResult {
     std::string device;
     Relation relation{};
     Variation variation;
+    std::string saved;  // the call's folder, for op-tools repro; empty: it was not saved
 
     static const Columns<Finding>& columns();
   };
@@ -47,8 +52,16 @@ struct InvarianceResult {
   };
   // Calls of a device that did not repeat their bits: a sick device makes a single run wrong, at a bit of its own.
   struct Faults {
+    using Counts = std::map<int64_t, uint64_t>;
+
+    int64_t rank = 0;
     uint64_t transient = 0, persistent = 0;  // findings: a single run of all, or several
     std::array<uint64_t, 64> by_bit{};       // findings in which the bit differs, of an element, from the lowest
+    // Elements of single runs, the first of each call: their address within 64 bytes (a line of the cache), and within
+    // 4096 (a page). Both are those of the physical memory, too.
+    Counts by_line, by_page;
+
+    void add(const Variation& variation);
   };
   std::vector<Finding> findings;  // in the order of the calls, the first kMostFindings
   std::vector<Op> ops;            // by name
@@ -75,7 +88,9 @@ class InvarianceReport {
  public:
   InvarianceReport(const ResolvedInvarianceOptions& options, int64_t rank) : options_(options), rank_(rank) {}
 
-  void add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts);
+  // `saved`: the contents of the call's files, asked for where a finding is to be saved.
+  void add(const CallInfo& call, const std::string& device, std::vector<RelationVerdict> verdicts,
+           const std::function<SavedRun()>& saved = {});
   // A call that is passed over: most of a program's. Without a lock.
   void left_out() { left_out_.fetch_add(1, std::memory_order_relaxed); }
   void flush();
@@ -85,6 +100,8 @@ class InvarianceReport {
  private:
   std::string untold_text() const;
   void open_files();
+  std::string save(const InvarianceResult::Finding& finding, const std::string& kind,
+                   const std::function<SavedRun()>& saved);
   void write(const InvarianceResult::Finding& finding);
   void failed_to_write(const std::string& problem);
 
@@ -97,6 +114,9 @@ class InvarianceReport {
   InvarianceResult totals_;
   std::map<std::string, InvarianceResult::Op, std::less<>> ops_;
   std::optional<RowFile> csv_, jsonl_;
+  std::unique_ptr<CallStore> store_;
+  std::map<std::string, int64_t> saved_by_kind_;
+  size_t saved_bytes_ = 0;
   FindingLines lines_;
 };
 

@@ -204,6 +204,8 @@ bool change_result(const FaultInjection::Hit& hit, const at::Tensor& result, con
       return result.dim() > 1 && scale_by_size(result, result.size(1), scale);
     case Kind::kRowLength:
       return result.dim() > 0 && scale_by_size(result, result.size(-1), scale);
+    case Kind::kTokenPosition:
+      return result.dim() > 2 && values::odd_rows(result.transpose(0, 1), scale);
     case Kind::kLeak:
       return leak(result.nbytes());
     default:

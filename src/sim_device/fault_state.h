@@ -53,6 +53,7 @@ enum class Kind : uint8_t {
   kGaps,
   kSequenceLength,
   kRowLength,
+  kTokenPosition,
 };
 
 struct KindFacts {

@@ -23,7 +23,7 @@ constexpr const char* kRoundingVariable = "OP_TOOLS_SIM_ROUNDING";
 constexpr const char* kFaultsVariable = "OP_TOOLS_SIM_FAULTS";
 constexpr const char* kLatencyVariable = "OP_TOOLS_SIM_LATENCY";
 
-constexpr std::array<KindFacts, 31> kKinds{{
+constexpr std::array<KindFacts, 32> kKinds{{
     {"scale", Kind::kScale, 1.01},
     {"element", Kind::kElement, 2},
     {"low_precision", Kind::kLowPrecision, 0},
@@ -55,6 +55,7 @@ constexpr std::array<KindFacts, 31> kKinds{{
     {"gaps", Kind::kGaps, 1.00001},
     {"sequence_length", Kind::kSequenceLength, 1.00001},
     {"row_length", Kind::kRowLength, 1.00001},
+    {"token_position", Kind::kTokenPosition, 1.00001},
 }};
 
 const KindFacts& facts_of(const std::string& kind) {

@@ -57,11 +57,27 @@ TEST_CASE("Elements, rows and bits that differ are counted", "[invariance]") {
   CHECK(difference->of_rows == 4);
   CHECK(difference->bits == 3);
   CHECK(difference->max_ulp == 2);
+  CHECK(difference->places == std::vector<int64_t>{1, 2, 9});
   CHECK(bits_text(difference->bits) == "bits 0-1");
   CHECK(bits_text(uint64_t{1} << 31 | 1) == "bits 0, 31");
   CHECK(bits_text(4) == "bit 2");
   CHECK_FALSE(bit_difference({program}, {at::ones({3, 4})})->structure.empty());
   CHECK_FALSE(bit_difference({program}, {})->structure.empty());
+}
+
+TEST_CASE("Elements that differ have their addresses, by the strides of their side", "[invariance]") {
+  const at::Tensor program = at::zeros({4, 3}).t(), other = at::zeros({3, 4});  // the program's in columns
+  other.mutable_data_ptr<float>()[5] = 1;                                       // row 1, column 1
+  const auto difference = bit_difference({program}, {other});
+  REQUIRE(difference);
+  CHECK(difference->places == std::vector<int64_t>{5});
+  const auto address = [](const at::Tensor& tensor, uint64_t element) {
+    return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) + element * sizeof(float);
+  };
+  CHECK(difference->program_addresses == std::vector<uint64_t>{address(program, 4)});
+  CHECK(difference->other_addresses == std::vector<uint64_t>{address(other, 5)});
+  const at::Tensor many = at::zeros({1000}), ones = at::ones({1000});
+  CHECK(bit_difference({many}, {ones})->places.size() == BitDifference::kMostPlaces);
 }
 
 TEST_CASE("Zeros of another sign have other bits", "[invariance]") {
@@ -239,6 +255,11 @@ TEST_CASE("A finding is printed with its relation, and its row has the same", "[
       {"batch_size", "batch",
        "aten::sqrt has other bits in another batch (row 0 alone, of 6; from 2 rows on): 8 of 8 elements"},
       {"gaps", "strides", "aten::sqrt has other bits with other strides (a gap behind each row, or none): 48 of 48"},
+      {"token_position",
+       "shift",
+       "aten::sqrt has other bits at another place of its sequence (each a place further, of 3 rows): 48 of 48 "
+       "elements",
+       {3, 4, 4}},
       {"sequence_length",
        "sequence",
        "aten::sqrt has other bits in another sequence (the first 2 of 4 places, of 3 rows): 24 of 24 elements",

@@ -4,7 +4,7 @@
 
 Trials: small models run on the simulated device, forward (inference) or for a training step, with a fault in a single operator:
 its result depends on the size of the batch, on the position in it, on the row before, on alignment, on gaps in memory, on the length
-of the sequence, on the number of keys that are left out, on the number of queries, on the stream, comes out otherwise in every second call, has a bit flipped in a
+of the sequence, on the place in it, on the number of keys that are left out, on the number of queries, on the stream, comes out otherwise in every second call, has a bit flipped in a
 single call, or in each call with a probability of 1e-4 (the program then runs until it has happened). `--kinds` takes some of them. Model,
 operator and kind are drawn by the trial's seed. The operator must be named with the relation that the fault breaks. A trial whose fault
 changed nothing is drawn again.
@@ -81,6 +81,12 @@ KINDS = {
     "gaps": Kind("strides"),
     "sequence_length": Kind("sequence"),
     "row_length": Kind("padding", in_attention="aten::_softmax"),
+    "token_position": Kind("shift"),
+    "attention_position": Kind("shift", fault="token_position", in_attention="aten::bmm"),
+    # Three sequences in a row: more weights than those of any other relation of "long attention" has.
+    "packed_size": Kind(
+        "packed", fault="above_size", options={"size": 2 * 3 * 3 * 32 * 32}, in_attention="aten::_softmax"
+    ),
     "query_count": Kind("pieces", fault="sequence_length", in_attention="aten::bmm"),
 }
 MOST_DRAWS = 300
@@ -109,12 +115,12 @@ class Decoder(nn.Module):
 class Attention(nn.Module):
     """The same with torch's own attention."""
 
-    def __init__(self, causal: bool = False, mask: torch.dtype | None = None) -> None:
+    def __init__(self, causal: bool = False, mask: torch.dtype | None = None, size: int = 4) -> None:
         super().__init__()
-        self.qkv, self.causal, self.mask = nn.Linear(12, 36), causal, mask
+        self.qkv, self.causal, self.mask, self.size = nn.Linear(12, 9 * size), causal, mask, size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (3, self.size)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         below = None
         if self.mask:
             below = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -149,6 +155,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "attention": (Attention, lambda: torch.randn(4, 6, 12)),
     "causal attention": (lambda: Attention(causal=True), lambda: torch.randn(4, 6, 12)),
     "masked attention": (lambda: Attention(mask=torch.bool), lambda: torch.randn(3, 8, 12)),
+    "long attention": (lambda: Attention(mask=torch.bool, size=16), lambda: torch.randn(3, 32, 12)),
     "biased attention": (lambda: Attention(mask=torch.float32), lambda: torch.randn(4, 5, 12)),
     "gates": (Gates, lambda: torch.randn(9, 11)),
     "norms": (
@@ -361,6 +368,9 @@ class ByHand(TorchDispatchMode):
                 run_on(lambda tensor: dense(tensor[:, :half], tensor)),
                 run_on(lambda tensor: dense(tensor[:, half:], tensor)),
             ]
+            turned = [*range(1, length), 0]
+            if not torch.equal(run_on(lambda tensor: dense(tensor[:, turned], tensor))[0], whole[:, turned]):
+                self.confirmed.add((name, "shift"))
             packed = run_on(lambda tensor: tensor.reshape(1, count * length, *tensor.shape[2:]))
             same = torch.equal(torch.cat([piece[0] for piece in pieces], 1), whole) if half else True
             if not same or not torch.equal(packed[0].flatten(), whole.flatten()):
@@ -368,6 +378,8 @@ class ByHand(TorchDispatchMode):
         if "scaled_dot_product" in name and "backward" not in name:
             self.run_with_more_keys(function, before, kwargs, whole)
             self.run_in_pieces(function, before, kwargs, whole)
+            self.run_with_padding(function, before, kwargs)
+            self.run_packed(function, before, kwargs, whole)
         elsewhere = run_on(moved)
         if differ(every, count) or not all(map(torch.equal, elsewhere, all_whole)):
             self.confirmed.add((name, "memory"))
@@ -383,6 +395,68 @@ class ByHand(TorchDispatchMode):
                 options["attn_mask"] = torch.cat([mask, left_out[..., :extra]], -1)
             if not torch.equal(tree_leaves(function(args[0], *more, *args[3:], **options))[0], whole):
                 self.confirmed.add((function.name(), "padding"))
+
+    def run_with_padding(self, function: Any, args: list[Any], kwargs: Any) -> None:
+        """Attention with padding on the left against padding on the right: the same numbers of queries and keys."""
+        query, mask = args[0], kwargs.get("attn_mask")
+        dropout, is_causal = [*args[3:5], 0.0, False][:2] if len(args) > 4 else (0.0, False)
+        count, keys = query.shape[-2], args[1].shape[-2]
+        reads = torch.ones(count, keys, dtype=torch.bool, device=query.device)
+        if is_causal:
+            reads = reads.tril()
+        leaves_out = is_causal or mask is not None
+        for extra in (1, keys):
+            results = []
+            for front, behind in ((0, extra), (extra, 0)):
+                queries = [0] * front + [*range(count)] + [count - 1] * behind
+                columns = (
+                    [*range(extra)] * (front > 0) + [*range(keys)] + [i % keys for i in range(extra)] * (behind > 0)
+                )
+                more = [dense(query[..., queries, :], query)]
+                more += [dense(tensor[..., columns, :], tensor) if leaves_out else tensor for tensor in args[1:3]]
+                used = mask
+                if is_causal:
+                    used = torch.zeros(count, keys, dtype=query.dtype, device=query.device).masked_fill(
+                        ~reads, -torch.inf
+                    )
+                if used is not None:
+                    fill = 0 if used.dtype == torch.bool else -torch.inf
+                    used = F.pad(used[..., queries, :] if used.shape[-2] > 1 else used, (front, behind), value=fill)
+                    if is_causal and behind:
+                        order = torch.ones(count + extra, keys + extra, dtype=torch.bool, device=query.device).tril()
+                        used = torch.zeros_like(used).masked_fill(~order, -torch.inf)
+                options = {**kwargs, "attn_mask": used}
+                result = tree_leaves(function(*more, dropout, False, **options))[0]
+                results.append(result[..., front : front + count, :])
+            if not torch.equal(*results):
+                self.confirmed.add((function.name(), "shift"))
+
+    def run_packed(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
+        """Attention with sequences behind each other, which a mask keeps apart."""
+        query, mask = args[0], kwargs.get("attn_mask")
+        dropout, is_causal = [*args[3:5], 0.0, False][:2] if len(args) > 4 else (0.0, False)
+        count = min(3, len(query))
+        if count < 2:
+            return
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            return dense(tensor[:count].movedim(0, -3).flatten(-3, -2).unsqueeze(0), tensor)
+
+        own = mask
+        if own is None:
+            own = torch.zeros(query.shape[-2], args[1].shape[-2], dtype=query.dtype, device=query.device)
+            own = own.masked_fill(torch.ones_like(own, dtype=torch.bool).triu(1), -torch.inf) if is_causal else own
+        nothing = 0 if own.dtype == torch.bool else -torch.inf
+        rows, columns = query.shape[-2], args[1].shape[-2]
+        each = [own[min(i, len(own) - 1)][None] if own.dim() == query.dim() else own for i in range(count)]
+        padded = [
+            F.pad(part, (i * columns, (count - 1 - i) * columns), value=nothing).expand(*part.shape[:-2], rows, -1)
+            for i, part in enumerate(each)
+        ]
+        options = {**kwargs, "attn_mask": torch.cat(padded, -2)}
+        result = tree_leaves(function(*map(pack, args[:3]), dropout, False, **options))[0]
+        if not torch.equal(result, pack(whole)):
+            self.confirmed.add((function.name(), "packed"))
 
     def run_in_pieces(self, function: Any, args: list[Any], kwargs: Any, whole: torch.Tensor) -> None:
         """Attention with the first half of its queries, with the others, and with a mask in place of the causal order."""

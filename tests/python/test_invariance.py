@@ -6,6 +6,7 @@ own samples, rows in another batch differ by no more than rounding."""
 import contextlib
 import csv
 import json
+import runpy
 import subprocess
 import sys
 import warnings
@@ -19,7 +20,13 @@ from torch import nn
 import op_tools
 import op_tools.run_op_from_data
 import op_tools.sim_device as sim
+from op_tools.__main__ import main as command
 from op_tools._base.verdict import Verdict
+from op_tools._report.scan import read_parts
+from op_tools._tools.launch import environment, status_of_tools
+from op_tools.repro import Plan, make
+from op_tools.repro._relation import write_relation
+from op_tools.repro._saved import read_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "proofs"))
@@ -46,9 +53,11 @@ RELATIONS = (
     "batch",
     "position",
     "strides",
+    "shift",
     "sequence",
     "padding",
     "pieces",
+    "packed",
 )
 
 
@@ -104,6 +113,31 @@ def test_a_result_that_depends_on_the_length_of_the_sequence_is_named(level):
         torch.sqrt(x[:, :1].contiguous())
     (row,) = tool.result().rows  # a place cannot be cut: the sequences behind each other
     assert (row.relation, row.run) == ("sequence", "all 3 sequences as a single one, behind each other")
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_result_that_depends_on_the_place_in_the_sequence_is_named(level):
+    x = gates().view(3, 4, 4)
+    with sim.fault("token_position", ops="aten::sqrt"), op_tools.OpInvariance(level=level) as tool:
+        torch.sqrt(x)
+    result = tool.result()
+    (row,) = result.rows
+    assert (row.relation, row.batch, row.run) == ("shift", 3, "each a place further")
+    # The pieces begin at other places, too: that follows from it.
+    assert result.reasons == {"its rows depend on their place in the sequence": 1}
+    with op_tools.OpInvariance(level=level) as tool:
+        torch.sqrt(x)
+        torch.sqrt(x[:, :1].contiguous())  # nothing that could be moved
+        torch.sqrt(x[0])
+    assert (tool.result().kept["shift"], tool.result().rows) == (1, [])
+
+
+def test_a_backward_that_depends_on_the_place_in_the_sequence_is_named():
+    x = gates().view(3, 4, 4).requires_grad_()
+    with sim.fault("token_position", ops="aten::threshold_backward", scale=1.5), op_tools.OpInvariance() as tool:
+        torch.relu(x).square().sum().backward()
+    assert ("torch.relu", "shift") in relations(tool.result())
+    assert {row.phase for row in tool.result().rows} == {"backward"}
 
 
 @pytest.mark.parametrize("mask", ["causal", "bool", "float"])
@@ -172,6 +206,85 @@ def test_attention_that_depends_on_the_number_of_queries_is_named(level, mask):
     assert row.right != "both right"
 
 
+@pytest.mark.parametrize("mask", list(MASKS))
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_attention_with_padding_on_the_left_is_that_with_padding_on_the_right(level, mask):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    options = MASKS[mask](torch.ones(6, 6, dtype=torch.bool).tril().to("sim"))
+
+    def judged(planted):
+        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options)
+        return tool.result()
+
+    clean = judged(contextlib.nullcontext())
+    # Where more tokens behind the last change the bits already, that is `padding` or `pieces`.
+    reasons = [reason for reason in clean.reasons if "number of its tokens" in reason]
+    assert clean.kept["shift"] + clean.varied["shift"] + len(reasons) == 1, clean.reasons
+    assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
+    faulty = judged(sim.fault("token_position", ops="aten::bmm", scale=1.01))
+    if reasons:
+        return
+    (row,) = [row for row in faulty.rows if row.relation == "shift"]
+    assert row.run == "1 more in front" + (", left out" if mask != "none" else "")
+    assert row.max_abs > 1e-4
+    assert "pieces" not in {row.relation for row in faulty.rows}
+
+
+def pack(tensor):
+    return tensor.cpu().movedim(0, -3).flatten(-3, -2).unsqueeze(0).to(tensor.device)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "table", "of each"])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_packed_sequences_are_judged_as_torch_alone_has_them(device, mask):
+    """Behind each other in a row, kept apart by a mask."""
+    torch.manual_seed(0)
+    for size, dtype in ((4, torch.float64), (32, torch.float32)):
+        q, k, v = (torch.randn(3, 2, size, size, dtype=dtype).to(device) for _ in range(3))
+        below = torch.ones(size, size, dtype=torch.bool).tril()
+        of_each = torch.stack([below, below, below.fliplr().flipud().logical_or(below)])[:, None]
+        options, masks = {
+            "none": ({}, [torch.ones_like(below)] * 3),
+            "causal": ({"is_causal": True}, [below] * 3),
+            "table": ({"attn_mask": below.to(device)}, [below] * 3),
+            "of each": ({"attn_mask": of_each.to(device)}, list(of_each[:, 0])),
+        }[mask]
+        with op_tools.OpInvariance(ops=".*scaled_dot_product.*") as tool:
+            program = F.scaled_dot_product_attention(q, k, v, **options)
+        result = tool.result()
+        others = {row.relation for row in result.rows} - {"packed", "memory", "strides"}
+        if others or any("mask in place" in reason for reason in result.reasons):
+            assert (result.kept["packed"], result.varied["packed"]) == (0, 0)
+            continue
+        apart = torch.block_diag(*(part.int() for part in masks)).bool().to(device)
+        by_hand = F.scaled_dot_product_attention(*map(pack, (q, k, v)), attn_mask=apart)
+        assert (result.kept["packed"] == 1) == torch.equal(by_hand.cpu(), pack(program).cpu()), result.reasons
+        assert all(row.max_abs < 1e-5 and row.right == "both right" for row in result.rows)
+
+
+def test_packed_gradients_are_those_of_the_program():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, 6, 4, dtype=torch.float64, device="sim", requires_grad=True) for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril().to("sim")}):
+        with op_tools.OpInvariance(level="torch", ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options).square().sum().backward()
+        result = tool.result()
+        assert all(row.max_abs < 1e-12 for row in result.rows), result.rows
+        assert result.kept["packed"] + result.varied["packed"] > 0 or result.reasons, result.kept
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_gradients_of_queries_with_padding_are_those_of_the_program(device):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64, device=device, requires_grad=True) for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device=device).tril()}):
+        with op_tools.OpInvariance(level="torch", ops=".*scaled_dot_product.*") as tool:
+            F.scaled_dot_product_attention(q, k, v, **options).square().sum().backward()
+        assert all(row.max_abs < 1e-12 for row in tool.result().rows), tool.result().rows
+
+
 def test_the_last_queries_get_a_mask_in_place_of_the_causal_order():
     """A single query in front: the first piece is right where the fault needs two."""
     torch.manual_seed(0)
@@ -207,15 +320,21 @@ def test_a_single_query_has_no_pieces():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_packed_sequences_of_torch_are_not_judged_and_it_is_said_why():
-    """Jagged tensors: there is no plain copy of their memory."""
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_packed_sequences_of_torch_are_not_judged_and_it_is_said_why(level):
+    """Jagged tensors have sizes that are no numbers: at level torch their calls are not seen, and at level aten those of their parts
+    that are nested have no plain copy."""
     parts = [torch.randn(count, 2, 8) for count in (3, 5)]
     q, k, v = (torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2) for _ in range(3))
-    with op_tools.OpInvariance(level="aten") as tool:
+    with op_tools.OpInvariance(level=level) as tool:
         F.scaled_dot_product_attention(q, k, v)
     result = tool.result()
-    assert result.reasons["an input has no plain copy"] > 0
     assert result.verdict is Verdict.NOT_JUDGED
+    if level == "torch":
+        assert result.coverage.reasons() == ["no call was seen"]
+    else:
+        assert result.reasons["an input has no plain copy"] > 0
+    assert not [op for op in result.ops if "scaled_dot_product" in op.op]
 
 
 def test_a_flip_in_a_call_that_is_left_out_leaves_the_run_not_judged():
@@ -480,6 +599,190 @@ def test_faults_are_counted_by_device_and_bit():
     assert (other.result().faults[device].transient, other.result().faults[device].persistent) == (0, 1)
 
 
+def test_flips_are_counted_by_rank_and_address(monkeypatch, tmp_path):
+    """A bad line of the cache, or a bank, has few places: the address of the element, not its number."""
+    monkeypatch.setenv("RANK", "3")
+    x = gates()
+    with sim.fault("bit_flip", ops="aten::sqrt", call=0), op_tools.OpInvariance(output_dir=str(tmp_path)) as tool:
+        y = torch.sqrt(x)
+    result = tool.result()
+    (row,) = result.rows
+    (faults,) = result.faults.values()
+    (place,) = (y.cpu() != x.cpu().sqrt()).flatten().nonzero().flatten().tolist()
+    address = y.data_ptr() + 4 * place
+    assert row.places == str(place)
+    assert row.page_bytes == str(address % 4096)
+    assert (faults.rank, faults.line_bytes, faults.page_bytes) == (3, {address % 64: 1}, {address % 4096: 1})
+    assert Path(result.root).relative_to(tmp_path).parts[:2] == ("op_invariance_result", "3")
+
+
+def test_the_run_that_is_alone_has_the_address(capfd, monkeypatch):
+    monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "warn")
+    op_tools._C.reload_log_level()
+    x = gates()
+    # The program's call is right; in the runs again, of which several are other, no run is alone.
+    with sim.fault("every_second", ops="aten::sqrt"), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    (faults,) = tool.result().faults.values()
+    assert (faults.persistent, faults.line_bytes, faults.page_bytes) == (1, {}, {})
+    assert tool.result().rows[0].page_bytes is None
+    with sim.fault("bit_flip", ops="aten::sqrt", call=0), op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    (byte,) = next(iter(tool.result().faults.values())).page_bytes
+    text = capfd.readouterr().err
+    assert f"by byte of a page of 4096: {byte}: 1" in text
+    assert "rank 0, sim:0: 1 calls had other bits in a single run" in text
+
+
+# --- The script of torch alone
+
+
+def saved_finding(work, relation, fault=None, **options):
+    """The folder of the call."""
+    with fault or contextlib.nullcontext(), op_tools.OpInvariance(**options) as tool:
+        work()
+    (row,) = [row for row in tool.result().rows if row.relation == relation]
+    assert row.saved
+    return row
+
+
+def script_of(folder, device="sim"):
+    script = Path("repro.py")
+    saved = read_saved(folder)
+    written = write_relation(saved, Plan(device), script, 0, 3)
+    script.write_text(written.text)
+    if written.side_file:
+        torch.save(written.side_file, script.with_suffix(".pth"))
+    return script
+
+
+def ran(script, monkeypatch, capsys):
+    """Exit status and output, in this process."""
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    return ended.value.code, capsys.readouterr().out
+
+
+def attention(**options):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 6, 4).to("sim") for _ in range(3))
+    return lambda: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def packable():
+    """Attention that keeps its bits where sequences of it are packed: 32 keys and 16 elements fill vectors."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 1, 32, 16).to("sim") for _ in range(3))
+    below = torch.ones(32, 32, dtype=torch.bool).tril().to("sim")
+    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=below)
+
+
+def backward():
+    x = gates(rows=5).requires_grad_()
+    return lambda: torch.relu(x).backward(gates(rows=5))
+
+
+SHOWN = {
+    "repeat": ("every_second:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "memory": ("misaligned:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "stream": ("other_stream:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "neighbour": ("neighbour:ops=aten::sqrt,scale=1.01", lambda: lambda: torch.sqrt(gates())),
+    "batch": ("batch_size:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "position": ("batch_position:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "strides": ("gaps:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates())),
+    "shift": ("token_position:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates().view(3, 4, 4))),
+    "sequence": ("sequence_length:ops=aten::sqrt", lambda: lambda: torch.sqrt(gates().view(3, 4, 4))),
+    "padding": ("row_length:ops=aten::_softmax,scale=1.01", lambda: attention(is_causal=True)),
+    "pieces": ("sequence_length:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
+    "packed": ("above_size:ops=aten::_softmax,scale=1.01,size=6200", lambda: packable()),
+    "shift of attention": ("token_position:ops=aten::bmm,scale=1.01", lambda: attention(is_causal=True)),
+    "batch of a backward": ("batch_size:ops=aten::threshold_backward", backward),
+}
+
+
+def planted(text):
+    kind, _, rest = text.partition(":")
+    options = dict(pair.split("=") for pair in rest.split(","))
+    numbers = {"scale": float(options["scale"])} if "scale" in options else {}
+    if "size" in options:
+        numbers["size"] = int(options["size"])
+    return sim.fault(kind, ops=options["ops"], **numbers)
+
+
+@pytest.mark.parametrize("name", list(SHOWN))
+def test_a_script_of_torch_alone_shows_the_finding(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fault, make_work = SHOWN[name]
+    row = saved_finding(make_work(), name.split()[0], planted(fault))
+    script = script_of(row.saved)
+    text = script.read_text()
+    assert "op_tools" not in text.replace("op_tools_load_device", "").replace(str(tmp_path), "").partition('"""\n\n')[2]
+    status, out = ran(script, monkeypatch, capsys)
+    assert (status, out.splitlines()[-1]) == (0, "the same bits"), out
+    with planted(fault):
+        status, out = ran(script, monkeypatch, capsys)
+    assert status == 1, out
+    assert "OTHER BITS: " in out
+    assert ("gradient of input 0" in out) == ("backward" in name)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_script_shows_that_bits_depend_on_the_number_of_threads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(100_000, generator=torch.Generator().manual_seed(1))
+    torch.set_num_threads(1)
+    by_hand = x.sum()
+    torch.set_num_threads(2)
+    if torch.equal(x.sum(), by_hand):
+        pytest.skip("the sums of this CPU are the same with two threads")
+    row = saved_finding(x.sum, "threads", threads=True)
+    status, out = ran(script_of(row.saved, "cpu"), monkeypatch, capsys)
+    assert status == 1, out
+    assert torch.get_num_threads() == 2
+
+
+def test_the_printed_command_makes_a_script_that_shows_it_in_a_fresh_process(tmp_path, monkeypatch, capfd, build_dir):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OP_TOOLS_LOG_LEVEL", "warn")
+    op_tools._C.reload_log_level()
+    fault = SHOWN["batch"][0]
+    row = saved_finding(lambda: torch.sqrt(gates(rows=12)), "batch", planted(fault))
+    printed = capfd.readouterr().err
+    assert f"to show it with torch alone: op-tools repro {row.saved}" in printed
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", fault)
+    plan = Plan("sim", libraries=(str(build_dir / "libop_tools_sim_device.so"),))
+    said = []
+    _, _, script = make(row.saved, Path("repro.py"), plan, 120, said.append, runs=1)
+    assert (script.reproduces, script.verdict) == (True, Verdict.DIFFERS), script.output
+    assert said == ["other bits: 1 of 1 runs"]
+    assert script.finding.startswith("output: ")
+    text = Path("repro.py").read_text()
+    assert "row 0 alone, of 12; from 2 rows on" in text
+    assert "places(x[0], 0, [0])" in text
+    assert command(["repro", row.saved, "--shrink"]) == 64
+    assert "--shrink and --cpp are for wrong results" in capfd.readouterr().err
+
+
+def test_a_call_is_saved_once_for_each_kind_of_finding(tmp_path):
+    x = gates()
+    with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance(output_dir=str(tmp_path)) as tool:
+        torch.sqrt(x)
+        torch.sqrt(x)
+    assert [bool(row.saved) for row in tool.result().rows] == [True, False]
+    report_of = (*read_parts([str(tmp_path)])[0].commands,)
+    saved = tool.result().rows[0].saved
+    again, script = [command.text for command in report_of]
+    assert again.endswith(f"{saved} --invariance")
+    assert script.endswith(f"repro {saved} --import op_tools.sim_device")
+    with sim.fault("batch_size", ops="aten::sqrt"), op_tools.OpInvariance(max_saved=0) as tool:
+        torch.sqrt(x)
+    assert [row.saved for row in tool.result().rows] == [None]
+    # It is a saved call like any other.
+    assert op_tools.run_op_from_data.main([str(tmp_path), "--acc_check", "--quiet"]) == 1  # batch_size is wrong, too
+    assert op_tools.load_call(Path(next(Path(tmp_path).rglob("batch")))).name == "torch.sqrt"
+
+
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_saved_calls_are_run_again_in_the_relations(level, tmp_path, capfd):
     x = gates(device="cpu").requires_grad_()
@@ -570,7 +873,7 @@ def test_an_operator_whose_batch_is_not_known_is_not_judged():
     with op_tools.OpInvariance() as tool:
         torch.linalg.inv(x)
     result = tool.result()
-    assert result.coverage.not_judged == {"no_batch": 5}  # relations of rows, but padding
+    assert result.coverage.not_judged == {"no_batch": 6}  # relations of rows, but of attention
     assert any("not known" in reason for reason in result.reasons)
     assert result.kept["repeat"] == 1
 
@@ -592,11 +895,11 @@ def test_a_call_that_raises_is_not_judged_and_raises():
     x = torch.ones(2, 3)
     with op_tools.OpInvariance() as tool, pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.mm(x, x)
-    assert tool.result().coverage.not_judged == {"raised": 9}  # relations
+    assert tool.result().coverage.not_judged == {"raised": 11}  # relations
 
 
-@pytest.mark.parametrize(("ops", "status"), [("aten::relu", 1), ("", 0)])
-def test_op_tools_run_ends_with_the_verdict(ops, status, tmp_path):
+@pytest.mark.parametrize(("ops", "status", "fail_on"), [("aten::relu", 1, "variant"), ("", 0, "wrong")])
+def test_op_tools_run_ends_with_the_verdict(ops, status, fail_on, tmp_path):
     script = tmp_path / "serve.py"
     planted = f'sim.fault("batch_size", ops="{ops}")' if ops else "torch.no_grad()"
     script.write_text(
@@ -605,9 +908,24 @@ def test_op_tools_run_ends_with_the_verdict(ops, status, tmp_path):
         f"with torch.no_grad(), {planted}:\n"
         "    torch.relu(x * 2)\n"
     )
-    command = [sys.executable, "-m", "op_tools", "run", "--invariance", "--fail-on-wrong", str(script)]
+    command = [sys.executable, "-m", "op_tools", "run", "--invariance", "--fail-on", fail_on, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == status, done.stderr
+
+
+def test_fail_on_variant_is_about_bits_alone(tmp_path, capsys):
+    """A wrong kernel that keeps its bits fails --fail-on wrong; the status of --fail-on variant is OpInvariance's."""
+    x = gates()
+    with sim.fault("scale", ops="aten::sqrt"), op_tools.OpAutoCompare() as compare, op_tools.OpInvariance() as tool:
+        torch.sqrt(x)
+    assert (compare.result().verdict, tool.result().verdict) == (Verdict.DIFFERS, Verdict.AGREES)
+    assert status_of_tools([compare, tool], fail_on="wrong") == 1
+    assert status_of_tools([compare, tool], fail_on="variant") == 0
+    (tmp_path / "empty.py").write_text("")
+    assert command(["run", "--autocompare", "--fail-on", "variant", str(tmp_path / "empty.py")]) == 64
+    assert "--fail-on variant: add --invariance" in capsys.readouterr().err
+    variables = environment([op_tools.OpInvariance()], fail_on="variant")
+    assert variables["OP_TOOLS_FAIL_ON_VARIANT"] == "1"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -618,7 +936,7 @@ def test_trials(seed):
     assert not others, text
 
 
-@pytest.mark.parametrize("kind", ["row_length", "query_count"])
+@pytest.mark.parametrize("kind", ["row_length", "query_count", "attention_position", "packed_size"])
 def test_trials_of_attention(kind):
     name, right, others, text = invariance_faults.trial(1, (kind,))
     assert (name, right, others) == (kind, True, set()), text
@@ -672,7 +990,7 @@ def samples(name, most=12):
     ]
 
 
-OF_ROWS = ("neighbour", "batch", "position", "strides", "sequence", "padding", "pieces")
+OF_ROWS = ("neighbour", "batch", "position", "strides", "shift", "sequence", "padding", "pieces", "packed")
 
 
 @pytest.mark.filterwarnings("ignore")

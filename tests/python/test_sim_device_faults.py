@@ -16,7 +16,7 @@ KINDS = (
     "scale element low_precision swap_rows nan inf mutate_input noncontiguous above_size lost_write missing strides "
     "latency leak exception nondeterministic crash hang out_of_bounds late_write wrong_generator "
     "batch_size batch_position misaligned every_second bit_flip neighbour other_stream "
-    "gaps sequence_length row_length"
+    "gaps sequence_length row_length token_position"
 )
 
 
@@ -89,6 +89,13 @@ def test_faults_of_invariance_depend_on_rows_places_and_calls():
     with sim.fault("sequence_length", ops="aten::neg", scale=1.5):
         assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
         torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)  # 1 + 0.5 log2(4)
+    tokens, on_device = pair(2, 3, 4)
+    with sim.fault("token_position", ops="aten::neg", scale=1.5) as fault:
+        expected = -tokens
+        expected[:, 1] *= 1.5
+        torch.testing.assert_close(torch.neg(on_device).cpu(), expected)
+        assert different(torch.neg(x), -host) == 0  # of two dimensions
+        assert fault.hits == 1
     with sim.fault("row_length", ops="aten::neg", scale=1.5):
         torch.testing.assert_close(torch.neg(x[:, :4]).cpu(), host[:, :4] * -2)
         assert different(torch.neg(x[:, :1]), -host[:, :1]) == 0
