@@ -50,6 +50,7 @@ from ._tools.blackbox import OpBlackBox as OpBlackBox
 from ._tools.fallback import OpDtypeCast as OpDtypeCast
 from ._tools.fallback import OpFallback as OpFallback
 from ._tools.fallback import RedirectResult as RedirectResult
+from ._tools.compare_package import compare_package as compare_package
 from ._tools.features import CallInfo as CallInfo
 from ._tools.features import Feature as Feature
 from ._tools.features import TensorInfo as TensorInfo
