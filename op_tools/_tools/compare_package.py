@@ -55,7 +55,9 @@ def compare_package(
             f"compare_package: the program changes its buffers ({', '.join(changed)}), and those of a package cannot be read; "
             "export it with them as inputs and results"
         )
-    leaves, form = tree_flatten((args, reorder_kwargs(kwargs, program.call_spec.in_spec)))  # as the program has seen them
+    leaves, form = tree_flatten(
+        (args, reorder_kwargs(kwargs, program.call_spec.in_spec))
+    )  # as the program has seen them
     graph, values = lifted_graph(program)
 
     def compiled(*flat: Any) -> tuple[Any, ...]:

@@ -25,7 +25,9 @@ def lifted_graph(program: torch.export.ExportedProgram) -> tuple[fx.GraphModule,
     for node in list(graph.nodes):
         node.meta["example_value"] = node.meta.get("val")
         value = operator.attrgetter(node.target)(module) if node.op == "get_attr" else None
-        if isinstance(value, torch.Tensor):  # as an input it is read in float64, too, where all other inputs are integers
+        if isinstance(
+            value, torch.Tensor
+        ):  # as an input it is read in float64, too, where all other inputs are integers
             with graph.inserting_after(last):
                 last = graph.placeholder(f"own_{len(values)}")
             last.meta["example_value"] = value

@@ -109,6 +109,4 @@ def _of_words(model: nn.Module) -> Case:
     return Case(model, inputs)
 
 
-SMALL = {
-    make.__name__: make for make in (perceptron, convolution_net, causal_layer, encoder_layer, word_bags, norms)
-}
+SMALL = {make.__name__: make for make in (perceptron, convolution_net, causal_layer, encoder_layer, word_bags, norms)}

@@ -67,16 +67,24 @@ def look_at(name: str) -> list[str]:
         try:
             result = op_tools.compare_package(package, program, output_dir=folder)
         except op_tools.Error as error:
-            return [] if any(True for _ in model.buffers()) and "changes its buffers" in str(error) else [f"refused: {error}"]
+            return (
+                []
+                if any(True for _ in model.buffers()) and "changes its buffers" in str(error)
+                else [f"refused: {error}"]
+            )
         print(f"{name}: {result.verdict.value}, {result.coverage.judged} results judged", flush=True)
         if result.verdict != "agrees":
-            wrong += [f"{row.op}, {row.what}, {row.kind}: {row.reason} {row.number} > {row.limit}" for row in result.failures]
+            wrong += [
+                f"{row.op}, {row.what}, {row.kind}: {row.reason} {row.number} > {row.limit}" for row in result.failures
+            ]
             wrong += result.coverage.reasons()
         for fault, other in (("weights", with_other_weights(model, args)), ("operator", with_other_operator(program))):
             verdict = op_tools.compare_package(package, other, output_dir=folder).verdict
             wrong += [] if verdict == "differs" else [f"with other {fault}: {verdict.value}"]
         again = forms("package", package(*args))
-        same = all(same_bits(y, again[key]) if isinstance(y, torch.Tensor) else y == again[key] for key, y in alone.items())
+        same = all(
+            same_bits(y, again[key]) if isinstance(y, torch.Tensor) else y == again[key] for key, y in alone.items()
+        )
         return wrong if same else [*wrong, "the package computes something else after it was judged"]
 
 

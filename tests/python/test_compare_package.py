@@ -54,7 +54,9 @@ def test_a_right_package_agrees_and_keeps_the_inputs(program, tmp_path):
     assert result.coverage.graphs == 1
     assert result.coverage.compiled == 0
     assert not counts.any()
-    assert op_tools.compare_package(program.module(), program, output_dir=tmp_path).verdict == "agrees"  # example inputs
+    assert (
+        op_tools.compare_package(program.module(), program, output_dir=tmp_path).verdict == "agrees"
+    )  # example inputs
 
 
 CHANGES = {
@@ -92,7 +94,12 @@ def test_a_fault_of_a_later_call_and_a_raise_are_named(program, tmp_path):
 
 
 def test_inputs_that_the_program_does_not_take_are_refused(program, tmp_path):
-    for inputs in (torch.ones(3), {"words": words()}, (words()[:2],), {"words": words()[:2], "counts": torch.zeros(3, dtype=torch.int64)}):
+    for inputs in (
+        torch.ones(3),
+        {"words": words()},
+        (words()[:2],),
+        {"words": words()[:2], "counts": torch.zeros(3, dtype=torch.int64)},
+    ):
         with pytest.raises(op_tools.Error, match="does not take these inputs"):
             op_tools.compare_package(lambda *_, **__: None, program, inputs, output_dir=tmp_path)
 
