@@ -48,8 +48,8 @@ def compare_package(
         op_tools.Error: there are no inputs, or others than the program's, or the program changes buffers: those of the
             package cannot be read.
     """
-    args, kwargs = _inputs_of(program, inputs)
-    changed = _buffers_changed(program, *tree_map_only(torch.Tensor, _copy, (args, kwargs)))
+    args, kwargs = _arguments(program, inputs)
+    changed = _buffers_changed(program, *tree_map_only(torch.Tensor, _clone, (args, kwargs)))
     if changed:
         raise Error(
             f"compare_package: the program changes its buffers ({', '.join(changed)}), and those of a package cannot be read; "
@@ -65,7 +65,7 @@ def compare_package(
         return tuple(tree_leaves(package(*args, **kwargs)))
 
     call = package_graph(getattr(package, "__name__", type(package).__name__), compiled, graph).run
-    copies = [tree_map_only(torch.Tensor, _copy, leaves) for _ in range(_CALLS)]
+    copies = [tree_map_only(torch.Tensor, _clone, leaves) for _ in range(_CALLS)]
     failure: Exception | None = None
     tool = OpAutoCompare(output_dir=output_dir, level="torch", compiled="check")
     with torch.no_grad(), tool:
@@ -94,16 +94,17 @@ def _buffers_changed(program: torch.export.ExportedProgram, args: tuple[Any, ...
     return [name for name, tensor in tensors.items() if tensor._version != versions[name]]
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-def _inputs_of(program: torch.export.ExportedProgram, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(program: torch.export.ExportedProgram, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments."""
     if inputs is None:
         if program.example_inputs is None:
             raise Error("compare_package: the program has no example inputs; give inputs=")
-        return program.example_inputs
+        args, kwargs = program.example_inputs
+        return args, kwargs
     if isinstance(inputs, dict):  # the program knows some of them by their positions
         signature = program.module_call_graph[0].signature
         names = getattr(signature, "forward_arg_names", None) or []

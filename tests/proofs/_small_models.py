@@ -33,31 +33,42 @@ class ConvolutionNet(nn.Module):
 
 
 def causal_layer() -> Case:
-    """Words, a layer of a decoder with a causal mask, the head."""
-    return _of_words(CausalLayer())
+    """A layer of a decoder: words, a causal mask, norms before, the head."""
+    return _of_words(Layer(is_causal=True))
 
 
-class CausalLayer(nn.Module):
-    def __init__(self) -> None:
+def encoder_layer() -> Case:
+    """A layer of an encoder: words, a mask of those that are not there, norms behind, the head."""
+    return _of_words(Layer(is_causal=False))
+
+
+class Layer(nn.Module):
+    """Written out: torch's own is a single operator in inference."""
+
+    def __init__(self, *, is_causal: bool) -> None:
         super().__init__()
+        self.is_causal = is_causal
         self.words, self.norm, self.norm_after = nn.Embedding(50, 32), nn.LayerNorm(32), nn.LayerNorm(32)
         self.parts, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
         self.wide, self.narrow, self.head = nn.Linear(32, 64), nn.Linear(64, 32), nn.Linear(32, 50, bias=False)
 
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.words(words)
+    def attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
         rows, length, _ = x.shape
-        parts = self.parts(self.norm(x)).view(rows, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(rows, length, 32))
-        y: Tensor = self.head(x + self.narrow(F.gelu(self.wide(self.norm_after(x)))))
+        parts = self.parts(x).view(rows, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(*parts.unbind(), attn_mask=mask, is_causal=self.is_causal)
+        y: Tensor = self.out(seen.transpose(1, 2).reshape(rows, length, 32))
         return y
 
-
-def encoder_layer() -> Case:
-    """A layer of torch's transformer, which is no fused operator in torch.compile."""
-    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, activation="gelu", batch_first=True, norm_first=True)
-    return _of_tensor(layer, 7, 32)
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        if self.is_causal:
+            x = x + self.attention(self.norm(x), None)
+            x = x + self.narrow(F.gelu(self.wide(self.norm_after(x))))
+        else:
+            x = self.norm(x + self.attention(x, (words > 4)[:, None, None]))
+            x = self.norm_after(x + self.narrow(F.relu(self.wide(x))))
+        y: Tensor = self.head(x)
+        return y
 
 
 def word_bags() -> Case:

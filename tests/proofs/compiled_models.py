@@ -3,7 +3,7 @@ timm and others, with static and with dynamic sizes.
 
     ./dev prove compiled_models [--names REGEX] [--modes inference training] [--sizes static dynamic] [--ways check nodes sim]
                                 [--results FILE] [--write]
-    ./dev prove compiled_models --backend openvino [--names REGEX] [--results FILE]
+    ./dev prove compiled_models --backend openvino [--options JSON] [--names REGEX] [--results FILE]
 
 check: compiled by inductor, under OpAutoCompare; the same program without it must have the same outputs, loss, gradients, weights,
 buffers and random state, bit for bit, with as many graphs, recompiles and graph breaks, and each graph that is called wrong is wrong in
@@ -11,7 +11,8 @@ a script of torch and the compiler alone. sim: the same with sim_graph on the si
 program must compute what aot_eager computes, under OpAutoCompare and OpCapture at both levels: nothing is reported, each row has a
 module or a line of the program, each captured call is replayed and agrees. --results keeps a line for each run, and goes on behind those that it has; --write puts the table
 into docs/testing.md. A model whose library is missing is skipped, and the exit status is 1. --backend: `check` of another compiler, which
-is given six small models in inference; the table also says how many operators torch's kernels ran, since compilers hand on in silence.
+is given six small models in inference; the table also says how many operators torch's kernels ran, since compilers hand on in silence. A
+model that the compiler does not take must raise the same, or end the process, with and without the tool.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from _compiled_models import MODELS, OF_SIM, Case, meaning, precision
@@ -43,6 +44,7 @@ from op_db import trouble_of
 
 import op_tools
 from op_tools._base.captured_calls import call_folder
+from op_tools._base.error_text import with_type
 from op_tools._conformance.graph_judge import torch_calls
 from op_tools._conformance.workers import work_through
 from op_tools.repro import Plan, make
@@ -60,6 +62,16 @@ MAKERS = MODELS | SMALL
 OF_DEVICE = ("op_tools.sim_device", "op_tools.sim_graph")
 SECONDS = 1800  # for a model in a mode, all of its ways
 MARKS = "<!-- compiled models: written by ./dev prove compiled_models --write -->", "<!-- end of compiled models -->"
+
+
+class Compiler(NamedTuple):
+    """Of torch.compile."""
+
+    name: str
+    options: dict[str, Any] | None = None
+
+
+INDUCTOR, AOT_EAGER, SIM_GRAPH = map(Compiler, ("inductor", "aot_eager", "sim_graph"))
 
 
 @dataclass
@@ -133,7 +145,7 @@ def to_device(inputs: dict[str, torch.Tensor], device: str) -> dict[str, torch.T
     return {name: value.to(device) for name, value in inputs.items()}
 
 
-def run(name: str, mode: str, sizes: str, backend: str, tools: Iterable[Any] = (), device: str = "cpu") -> Ran:
+def run(name: str, mode: str, sizes: str, compiler: Compiler, tools: Iterable[Any] = (), device: str = "cpu") -> Ran:
     """Makes, compiles and runs a model; all but making it while the tools are on."""
     torch.manual_seed(1)
     case = MAKERS[name]()
@@ -147,7 +159,7 @@ def run(name: str, mode: str, sizes: str, backend: str, tools: Iterable[Any] = (
         tool.start()
     try:
         with precision(case):
-            step = torch.compile(model, backend=backend, dynamic=dynamic)
+            step = torch.compile(model, backend=compiler.name, options=compiler.options, dynamic=dynamic)
             work = trained if mode == "training" else inferred
             seen = work(case, step, ROWS[sizes], device, tools)
     finally:
@@ -215,17 +227,23 @@ def without_place(result: Any) -> list[str]:
     ]
 
 
-def check(row: Row, backend: str, device: str = "cpu") -> None:
+def check(row: Row, compiler: Compiler, device: str = "cpu") -> None:
     """Under `check`, against the same compiled program without a tool."""
-    plain = run(row.model, row.mode, row.sizes, backend, device=device)
-    row.graphs, row.recompiles, row.breaks = (plain.compiled[key] for key in ("graphs", "recompiles", "breaks"))
+    program = (row.model, row.mode, row.sizes, compiler)
     folder = tempfile.mkdtemp()
     try:
         tool = op_tools.OpAutoCompare(output_dir=folder, compiled="check")
-        watched = run(row.model, row.mode, row.sizes, backend, [tool], device)
+        if row.model in SMALL and (raised := raised_by(*program)):
+            again = raised_by(*program, [tool])
+            row.verdict = f"raises {raised}"
+            row.findings += [] if again == raised else [f"raises {raised} without, {again or 'nothing'} with it"]
+            return
+        plain = run(*program, device=device)
+        row.graphs, row.recompiles, row.breaks = (plain.compiled[key] for key in ("graphs", "recompiles", "breaks"))
+        watched = run(*program, [tool], device)
         changed = changes(plain, watched)
         if changed:  # torch traces some programs twice in a process that has not traced them before
-            again = run(row.model, row.mode, row.sizes, backend, device=device)
+            again = run(*program, device=device)
             if changes(plain, again) and changes(again, watched):
                 row.skipped = "without a tool two runs differ"
                 return
@@ -238,6 +256,15 @@ def check(row: Row, backend: str, device: str = "cpu") -> None:
             row.verdict += f": {'; '.join(result.coverage.reasons())}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def raised_by(*program: Any) -> str:
+    """The error with which a program ends; "": none."""
+    try:
+        run(*program)
+    except Exception as error:
+        return with_type(error)
+    return ""
 
 
 def confirm(row: Row, result: op_tools.CompareResult, imports: tuple[str, ...]) -> None:
@@ -259,7 +286,7 @@ def confirm(row: Row, result: op_tools.CompareResult, imports: tuple[str, ...]) 
             row.findings.append(f"not shown by torch alone: {text}")
 
 
-def look_who_ran(row: Row, backend: str) -> None:
+def look_who_ran(row: Row, compiler: Compiler) -> None:
     """Counts the operators that torch's kernels run, where the compiler may have handed some on."""
     from torch._inductor import metrics
 
@@ -268,8 +295,9 @@ def look_who_ran(row: Row, backend: str) -> None:
     case = MAKERS[row.model]()
     case.model.eval()
     inputs = case.inputs(3)
+    compiled = torch.compile(case.model, backend=compiler.name, options=compiler.options, dynamic=False)
     counted = []
-    for step in (torch.compile(case.model, backend=backend, dynamic=False), case.model):
+    for step in (compiled, case.model):
         folder = tempfile.mkdtemp()
         try:
             with torch.no_grad(), op_tools.OpTimeMeasure(level="aten", compiled="as-is", output_dir=folder) as tool:
@@ -284,14 +312,14 @@ def look_who_ran(row: Row, backend: str) -> None:
 
 def nodes(row: Row) -> None:
     """Under `nodes`, against aot_eager."""
-    plain = run(row.model, row.mode, row.sizes, "aot_eager")
+    plain = run(row.model, row.mode, row.sizes, AOT_EAGER)
     row.graphs, row.recompiles, row.breaks = (plain.compiled[key] for key in ("graphs", "recompiles", "breaks"))
     for level in ("torch", "aten"):
         for kind in (op_tools.OpAutoCompare, op_tools.OpCapture):
             folder = tempfile.mkdtemp()
             try:
                 tool = kind(level=level, output_dir=folder, compiled="nodes")
-                changed = changes(plain, run(row.model, row.mode, row.sizes, "aot_eager", [tool]))
+                changed = changes(plain, run(row.model, row.mode, row.sizes, AOT_EAGER, [tool]))
                 changed = [text for text in changed if IS_VIEW not in text]
                 problems = [*changed[:3], *filter(None, [trouble_of(tool)]), *alarms_of(tool)]
                 result = tool.result()
@@ -309,16 +337,18 @@ def nodes(row: Row) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def look_at(name: str, mode: str, sizes: str, way: str, backend: str) -> Row:
+def look_at(name: str, mode: str, sizes: str, way: str, compiler: Compiler) -> Row:
     began = time.monotonic()
     row = Row(name, mode, sizes, way)
     try:
-        if way == "check":
-            check(row, backend)
-            if name in SMALL:
-                look_who_ran(row, backend)
+        if way == "alone":
+            run(name, mode, sizes, compiler)
+        elif way == "check":
+            check(row, compiler)
+            if name in SMALL and not row.verdict.startswith("raises"):
+                look_who_ran(row, compiler)
         elif way == "sim":
-            check(row, "sim_graph", "sim")
+            check(row, SIM_GRAPH, "sim")
         else:
             nodes(row)
     except NotHereError as error:
@@ -336,11 +366,18 @@ def start() -> None:
     torch._logging.set_logs(all=logging.ERROR)
 
 
-def work(item: tuple[str, str, str, str, str]) -> Row:
+def work(item: tuple[str, str, str, str, Compiler]) -> Row:
     if item[3] == "sim":  # in a process of its own: tools ask of a program that has a device that it uses it
         for module in OF_DEVICE:
             importlib.import_module(module)
     return look_at(*item)
+
+
+def died_alone(item: tuple[Any, ...]) -> str:
+    """How the process of a program without a tool ended; "": it did not."""
+    alone = (*item[:3], "alone", *item[4:])
+    ((_, _, trouble),) = work_through([alone], start, work, jobs=1, seconds=SECONDS)
+    return str(trouble or "")
 
 
 def table(rows: list[Row]) -> str:
@@ -392,6 +429,7 @@ def main() -> int:
     command_line.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     command_line.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     command_line.add_argument("--backend", default="", metavar="NAME")
+    command_line.add_argument("--options", type=json.loads, metavar="JSON")
     command_line.add_argument("--results", type=Path, metavar="FILE")
     command_line.add_argument("--jobs", type=int, default=2, metavar="N")
     command_line.add_argument("--write", action="store_true")
@@ -403,7 +441,7 @@ def main() -> int:
         rows = [Row(**json.loads(line)) for line in options.results.read_text().splitlines()]
     done = {(row.model, row.mode, row.sizes, row.way) for row in rows}
     items = [
-        (name, mode, sizes, way, options.backend or "inductor")
+        (name, mode, sizes, way, Compiler(options.backend, options.options) if options.backend else INDUCTOR)
         for name in (SMALL if options.backend else MODELS)
         if re.search(options.names, name)
         for mode in options.modes
@@ -415,7 +453,10 @@ def main() -> int:
     runs = [work_through([item for item in items if (item[3] == "sim") == on_sim], start, work, jobs=options.jobs, seconds=SECONDS)
             for on_sim in (False, True)]  # fmt: skip
     for item, row, trouble in itertools.chain.from_iterable(runs):
-        row = row or Row(*item[:4], findings=[str(trouble)])
+        if row is None:
+            row = Row(*item[:4], findings=[str(trouble)])
+            if options.backend and str(trouble) == died_alone(item):
+                row.verdict, row.findings = str(trouble), []
         rows.append(row)
         if options.results:
             with options.results.open("a") as file:

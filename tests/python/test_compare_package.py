@@ -120,7 +120,7 @@ def test_changed_buffers_are_refused_and_random_results_not_judged(tmp_path):
 
     x = torch.ones(3)
     counting = torch.export.export(Counting(), (x,))
-    with pytest.raises(op_tools.Error, match="changes its buffers .calls.*cannot be read"):
+    with pytest.raises(op_tools.Error, match=r"changes its buffers \(calls\)"):
         op_tools.compare_package(counting.module(), counting, output_dir=tmp_path)
     drawn = torch.export.export(Random(), (x,))
     result = op_tools.compare_package(drawn.module(), drawn, output_dir=tmp_path)

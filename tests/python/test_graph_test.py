@@ -171,8 +171,7 @@ def test_neighbours_do_not_change_a_result():
 
 def test_the_command_writes_a_scorecard():
     status = command(
-        ["graph-test", "--backend", "aot_eager", "--fname", "rms_norm", "--ops", "0", "-o", "result", "--jobs", "1"]
-        + ["--filter-dtype", "float64"]
+        "graph-test --backend aot_eager --fname rms_norm --ops 0 --filter-dtype float64 -o result --jobs 1".split()
     )
     assert status == 0
     summary = json.loads(Path("result/summary.json").read_text())
