@@ -64,7 +64,7 @@ def compare_package(
         args, kwargs = tree_unflatten(flat[: len(leaves)], form)
         return tuple(tree_leaves(package(*args, **kwargs)))
 
-    call = package_graph(getattr(package, "__name__", type(package).__name__), compiled, graph).run
+    call = package_graph(getattr(package, "__name__", type(package).__name__), compiled, graph).run_compiled
     copies = [tree_map_only(torch.Tensor, _clone, leaves) for _ in range(_CALLS)]
     failure: Exception | None = None
     tool = OpAutoCompare(output_dir=output_dir, level="torch", compiled="check")

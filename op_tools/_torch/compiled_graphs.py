@@ -107,9 +107,14 @@ class CompiledGraph:
         if "nodes" in wanted and self.operators.runs_by_nodes:
             _note_graph(self, _LEVELS)
             return self.operators.run_nodes(*args)
-        _note_graph(self, self._seen_at)
         if "torch" in self._seen_at:
+            _note_graph(self, self._seen_at)
             return self._compiled(*args)
+        return self.run_compiled(*args)
+
+    def run_compiled(self, *args: Any) -> Any:
+        """The graph's results by the compiled code, whatever the tools of this thread want: a call for those that take graphs."""
+        _note_graph(self, self._seen_at)
         return run_graph(self.name, self._compiled, self.operators, args)
 
 

@@ -93,6 +93,19 @@ def test_a_fault_of_a_later_call_and_a_raise_are_named(program, tmp_path):
     assert "no kernel" in result.failures[0].reason
 
 
+@pytest.mark.parametrize("choice", ["nodes", "eager", "as-is", "check"])
+def test_a_package_runs_whatever_a_tool_around_it_wants(program, choice, tmp_path):
+    calls = []
+
+    def counted(y, more, *_):
+        calls.append(y)
+        return y * 1.01, more
+
+    with op_tools.OpObserve(compiled=choice, output_dir=tmp_path):
+        result = op_tools.compare_package(changed(program, counted), program, output_dir=tmp_path)
+    assert (result.verdict, len(calls)) == ("differs", 2)
+
+
 def test_inputs_that_the_program_does_not_take_are_refused(program, tmp_path):
     for inputs in (
         torch.ones(3),
