@@ -52,7 +52,7 @@ def graph_function(name: str) -> Callable[..., Any]:
             function = None
     elif function is None and space in _SPACES:
         function = getattr(_SPACES[space], base, None)
-        if space == "torch" and find(name) is None and not (base.startswith("sym_") or base in _OF_TORCH):
+        if space == "torch" and find(name) is None and not (base.startswith(("sym_", "_sym_")) or base in _OF_TORCH):
             function = None
     elif function is None and name == "torch._C._set_grad_enabled":
         function = torch._C._set_grad_enabled
