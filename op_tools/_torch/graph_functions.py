@@ -58,9 +58,11 @@ def graph_function(name: str) -> Callable[..., Any]:
         function = torch._C._set_grad_enabled
     elif function is None:
         function = find(name)
+    is_operator = function is None and name.startswith("torch.ops.")
     is_class = isinstance(function, type) and function is not torch.Size
     if not callable(function) or is_class or has_trait(name, "opens_a_file"):
-        raise Error(f"{name!r} is no function of this torch that a saved graph may call")
+        advice = "; an operator of another library: --import the module that registers it" if is_operator else ""
+        raise Error(f"{name!r} is no function of this torch that a saved graph may call{advice}")
     return function  # type: ignore[no-any-return]
 
 

@@ -60,6 +60,8 @@ ROWS = {"static": (3, 3), "dynamic": (3, 5, 4)}
 IS_VIEW = "view of result"
 MAKERS = MODELS | SMALL
 OF_DEVICE = ("op_tools.sim_device", "op_tools.sim_graph")
+OF_MODEL = {"routed": ("transformers.integrations.moe",)}
+"""Modules that register operators of a model."""
 SECONDS = 1800  # for a model in a mode, all of its ways
 MARKS = "<!-- compiled models: written by ./dev prove compiled_models --write -->", "<!-- end of compiled models -->"
 
@@ -250,7 +252,7 @@ def check(row: Row, compiler: Compiler, device: str = "cpu") -> None:
             changed = changes(again, watched)
         row.findings += [*changed[:3], *filter(None, [trouble_of(tool)])]
         result = tool.result()
-        confirm(row, result, OF_DEVICE if device == "sim" else ())
+        confirm(row, result, OF_DEVICE if device == "sim" else OF_MODEL.get(row.model, ()))
         row.verdict, row.rows = result.verdict.value, sum(one.op.startswith("torch.compile.") for one in result.rows)
         if row.verdict == "not judged":
             row.verdict += f": {'; '.join(result.coverage.reasons())}"
