@@ -47,6 +47,7 @@ from ._tools.autocompare import OpAutoCompare as OpAutoCompare
 from ._tools.black_box_file import BlackBox as BlackBox
 from ._tools.black_box_file import read_black_box as read_black_box
 from ._tools.blackbox import OpBlackBox as OpBlackBox
+from ._tools.compare_package import compare_package as compare_package
 from ._tools.fallback import OpDtypeCast as OpDtypeCast
 from ._tools.fallback import OpFallback as OpFallback
 from ._tools.fallback import RedirectResult as RedirectResult

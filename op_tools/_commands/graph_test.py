@@ -31,6 +31,14 @@ def add(commands: Commands) -> None:
         "--ops", type=int, default=200, metavar="N", help="cases of operators, besides the patterns (200)"
     )
     parser.add_argument("--fname", default="", metavar="RE", help="only patterns and operators that this matches")
+    parser.add_argument(
+        "--filter-dtype",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="DTYPE",
+        help="leave out cases of these dtypes: float64 int64",
+    )
     parser.add_argument("--device", default="cpu", metavar="D", help="where the graphs run (cpu)")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder of the result")
     parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes (as many as cores)")

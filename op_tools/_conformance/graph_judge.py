@@ -147,9 +147,9 @@ class GraphJudge(Judge):
         ):
             for _ in range(2):  # the first compiles again: a tool has begun
                 call = prepared(case, self.device, training=False)
-                before = _torch_calls(count)
+                before = torch_calls(count)
                 run_call(replace(call, function=compiled), self.device)
-                counted.append(_torch_calls(count) - before)
+                counted.append(torch_calls(count) - before)
         return counted[-1]
 
 
@@ -196,7 +196,8 @@ _AROUND = 3  # operators of a case between its neighbours
 _COMPUTES_NOTHING = ("detach", "lift_fresh", "alias", "view", "empty", "empty_strided", "as_strided")
 
 
-def _torch_calls(count: OpTimeMeasure) -> int:
+def torch_calls(count: OpTimeMeasure) -> int:
+    """The operators that torch's kernels have run so far, without those that compute nothing."""
     return sum(row.calls for row in count.result().rows if base_name(row.op) not in _COMPUTES_NOTHING)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from .graph_operators import GraphOperators
 _LEVELS = ("torch", "aten")
 _numbers = itertools.count()
 _on: list[GraphRuns] = []
+_threads_in_packages: list[int] = []  # each runs a package_graph(), which notes its runs itself
 
 
 class GraphRuns:
@@ -105,9 +107,14 @@ class CompiledGraph:
         if "nodes" in wanted and self.operators.runs_by_nodes:
             _note_graph(self, _LEVELS)
             return self.operators.run_nodes(*args)
-        _note_graph(self, self._seen_at)
         if "torch" in self._seen_at:
+            _note_graph(self, self._seen_at)
             return self._compiled(*args)
+        return self.run_compiled(*args)
+
+    def run_compiled(self, *args: Any) -> Any:
+        """The graph's results by the compiled code, whatever the tools of this thread want: a call for those that take graphs."""
+        _note_graph(self, self._seen_at)
         return run_graph(self.name, self._compiled, self.operators, args)
 
 
@@ -285,6 +292,25 @@ def _name_of(backend: Any) -> str:
     return str(name or type(backend).__name__)
 
 
+def package_graph(name: str, compiled: Callable[..., Any], graph: torch.fx.GraphModule) -> CompiledGraph:
+    """What a compiler made of a graph ahead of time, as a graph that torch.compile compiled.
+
+    Args:
+        name: of the compiler.
+        compiled: takes the graph's arguments, and gives the graph's results.
+        graph: in the form of torch.compile's.
+    """
+
+    def run(*args: Any) -> Any:
+        _threads_in_packages.append(threading.get_ident())
+        try:
+            return compiled(*args)
+        finally:
+            _threads_in_packages.remove(threading.get_ident())
+
+    return CompiledGraph(f"{GRAPH_CALLS}package_{next(_numbers)}", run, GraphOperators(graph), name, ())
+
+
 def _watch_models() -> None:
     for kind in vars(getattr(torch._C, "_aoti", object())).values():
         for name in ("run", "boxed_run"):
@@ -295,7 +321,8 @@ def _watch_models() -> None:
 def _noting(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def noting(model: object, *args: Any, **kwargs: Any) -> Any:
-        _note_graph(model)
+        if threading.get_ident() not in _threads_in_packages:
+            _note_graph(model)
         return run(model, *args, **kwargs)
 
     return noting

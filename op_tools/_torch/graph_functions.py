@@ -52,14 +52,17 @@ def graph_function(name: str) -> Callable[..., Any]:
             function = None
     elif function is None and space in _SPACES:
         function = getattr(_SPACES[space], base, None)
-        if space == "torch" and find(name) is None and not (base.startswith("sym_") or base in _OF_TORCH):
+        if space == "torch" and find(name) is None and not (base.startswith(("sym_", "_sym_")) or base in _OF_TORCH):
             function = None
     elif function is None and name == "torch._C._set_grad_enabled":
         function = torch._C._set_grad_enabled
     elif function is None:
         function = find(name)
-    if not callable(function) or isinstance(function, type) or has_trait(name, "opens_a_file"):
-        raise Error(f"{name!r} is no function of this torch that a saved graph may call")
+    is_operator = function is None and name.startswith("torch.ops.")
+    is_class = isinstance(function, type) and function is not torch.Size
+    if not callable(function) or is_class or has_trait(name, "opens_a_file"):
+        advice = "; an operator of another library: --import the module that registers it" if is_operator else ""
+        raise Error(f"{name!r} is no function of this torch that a saved graph may call{advice}")
     return function  # type: ignore[no-any-return]
 
 

@@ -38,10 +38,11 @@ def _compiled_cases(options: argparse.Namespace) -> list[Case]:
     Raises:
         op_tools.Error: the options leave none.
     """
-    expression = re.compile(options.fname)
-    cases = [case for case in pattern_cases(training=options.training) if expression.search(case.op)]
+    expression, without = re.compile(options.fname), set(options.filter_dtype)
+    patterns = pattern_cases(training=options.training)
+    cases = [case for case in patterns if expression.search(case.op) and case.dtype not in without]
     if options.ops:
-        wanted = Filter(fname=options.fname, dtypes=_DTYPES)
+        wanted = Filter(fname=options.fname, dtypes=_DTYPES | without)
         plain = [
             case
             for case in load_cases("", sources=LISTED[:1], filter=wanted)
@@ -49,7 +50,7 @@ def _compiled_cases(options: argparse.Namespace) -> list[Case]:
         ]
         cases += sampled(plain, options.ops)
     if not cases:
-        raise Error(f"--fname {options.fname}: matches no pattern and no operator")
+        raise Error(f"--fname {options.fname}: matches no pattern and no operator of the dtypes that are left")
     return cases
 
 

@@ -290,6 +290,6 @@ def precision(case: Case) -> contextlib.AbstractContextManager[Any]:
 
 
 @functools.cache
-def meaning(name: str) -> str:
+def meaning(make: Callable[[], Case]) -> str:
     """A line about a model."""
-    return (MODELS[name].__doc__ or "").splitlines()[0].rstrip(".")
+    return (make.__doc__ or "").splitlines()[0].rstrip(".")

@@ -1,6 +1,7 @@
 """Compiled graphs as files, their smallest parts that fail, and guesses how they were computed."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,32 @@ def test_a_note_of_use_is_no_part_of_a_saved_graph():
     assert_same([torch.ones(3).sin()], list(graph.operators()(torch.ones(3))))
 
 
+def test_sizes_that_the_graph_makes_have_a_form_in_a_file():
+    """gpt2 makes them with dynamic sizes."""
+
+    def with_size(x):
+        return x.view(torch.Size([*x.size()[:-1], 3, 2])).sin() / math.sqrt(x.size(-2))
+
+    x = torch.arange(30.0).view(5, 6)
+    graph = graph_of(with_size, x, dynamic=True)
+    graph.write(Path("graph"))
+    again = read_graph(Path("graph"))
+    assert {"torch.Size", "torch._sym_sqrt"} <= {node.target for node in again.nodes}
+    inputs = [x if "dtype" in example else example["number"] for example in again.examples]
+    assert_same([with_size(x)], list(again.operators()(*inputs)))
+
+
 @pytest.mark.parametrize(
-    "target", ["torch.load", "os.system", "torch.hub.load", "torch.nn.functional.importlib", ".tofile", ".no_method"]
+    "target",
+    [
+        "torch.load",
+        "os.system",
+        "torch.Generator",
+        "torch.hub.load",
+        "torch.nn.functional.importlib",
+        ".tofile",
+        ".no_method",
+    ],
 )
 def test_a_file_calls_nothing_but_operators(target):
     graph_of(torch.relu, torch.ones(2)).write(Path("graph"))
