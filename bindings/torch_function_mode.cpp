@@ -430,6 +430,14 @@ bool is_of_trace(PyObject* args, PyObject* kwargs) {
   return of_trace;
 }
 
+bool has_jagged(PyObject* args, PyObject* kwargs) {
+  bool jagged = false;
+  const auto look = [&](const at::Tensor& tensor) { jagged = jagged || op_tools::is_jagged(tensor); };
+  visit_tensors(args, look);
+  if (kwargs) visit_tensors(kwargs, look);
+  return jagged;
+}
+
 // __torch_function__(func, types, args=(), kwargs=None)
 PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   if (count < 2 || names != nullptr) {
@@ -454,7 +462,10 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
     }
     return after_held(PyObject_Call(function, args, kwargs));
   }
-  if (is_of_trace(args, kwargs)) return after_held(PyObject_Call(function, args, kwargs));
+  if (is_of_trace(args, kwargs)) {
+    if (!computes_shapes_only() && has_jagged(args, kwargs)) chain->leave_jagged(mask);
+    return after_held(PyObject_Call(function, args, kwargs));
+  }
   return through_chain(function, args, kwargs, known.name, *chain, mask);
 }
 

@@ -96,6 +96,7 @@ struct JudgeContext {
   // At most about as many elements are added up one after the other: kernels that do so round more than those that add
   // in pieces, and by more than the sum itself where its terms cancel.
   int64_t in_order = 1;
+  bool may_be_equal_terms = false;  // these, in a gradient
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
   // The result's elements are elements of the inputs: no error is rounding, but numbers below the dtype's smallest

@@ -86,6 +86,7 @@ class Relative {
     const bool exact = !alone && is_finer && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
     if (is_open() && !exact) allow_noise(golden, alone);
     if (is_open() && !exact && (unit_ <= rounding_.accumulate || context_.perturbs_16_bits)) allow_own_noise(alone);
+    if (is_open() && alone && context_.may_be_equal_terms && !is_16_bits()) allow_equal_terms();
   }
 
   bool is_open() const { return context_.hands_out || any_broken(); }
@@ -282,6 +283,16 @@ class Relative {
     const double n = static_cast<double>(context_.in_order);
     if (alone) return std::min(noise.in_order_growth * std::sqrt(n), noise.in_order_share * n);
     return context_.rounds_inside ? noise.graph_in_order_growth * std::sqrt(n) : 1;
+  }
+
+  // Their rounding is no noise: the same in each run.
+  void allow_equal_terms() {
+    const double share = NoiseNumbers().equal_terms_share * static_cast<double>(context_.in_order) * unit_;
+    for (Criterion& criterion : criteria_) {
+      if (criterion.metric == Deciding::kRmse) criterion.limit += share * error_.golden_rms;
+      if (criterion.metric == Deciding::kMaxError) criterion.limit += share * error_.golden_max;
+    }
+    noise_text_ += "; the sum of equal terms, one after the other, by " + number_text(share) + " of its size";
   }
 
   // The allowed rounding of terms that cancel, in 16-bit floats: as large as it is in float32, by the units. False:

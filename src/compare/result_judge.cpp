@@ -90,6 +90,7 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     }
   }
   context.in_order = std::max(context.terms, summed_inside(base));
+  context.may_be_equal_terms = is_gradient && has_trait(base, OpTrait::kSumsProducts);
   if (!facts_.options.golden || facts_.random.drawn) return context;
   if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {
     context.golden = [family](std::string* why) {

@@ -49,7 +49,7 @@ enum class Unjudged : uint8_t {
 };
 
 // Why a call that was seen is not in the tool's result.
-enum class Loss : uint8_t { kLimits, kNoRoom, kNotWritten, kInGraph, kCount };
+enum class Loss : uint8_t { kLimits, kNoRoom, kNotWritten, kInGraph, kJagged, kCount };
 
 // A number for each value of an enumeration whose last value is kCount.
 template <class Kind>

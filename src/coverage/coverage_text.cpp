@@ -54,6 +54,7 @@ constexpr Tokens<Loss> kLosses{{
     {"no_room", "no room was left in a table or a buffer"},
     {"not_written", "it could not be written to the disk"},
     {"in_graph", "the device was recording a graph, in which nothing can be read or measured"},
+    {"jagged", "a jagged nested tensor, whose sizes are no numbers; level=\"aten\" sees the operators on its values"},
 }};
 
 template <class Kind>

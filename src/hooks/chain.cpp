@@ -257,6 +257,12 @@ uint32_t Chain::mask_for_graph(std::string_view name) const {
   return mask;
 }
 
+void Chain::leave_jagged(uint32_t mask) const {
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (mask >> i & 1) hooks_[i]->jagged.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 CompiledGraphs Chain::compiled() const {
   CompiledGraphs most = CompiledGraphs::kAsIs;
   for (const auto& active : hooks_) most = std::max(most, active->options.compiled);

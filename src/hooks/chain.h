@@ -39,6 +39,7 @@ struct ActiveHook {
   std::atomic<bool> off{false};
   std::atomic<uint64_t> seen{0};
   mutable std::atomic<uint64_t> in_graph{0};  // calls left alone because they were recorded into a graph
+  std::atomic<uint64_t> jagged{0};            // calls left alone because of a jagged nested tensor
   std::atomic<int64_t> step{0};
   std::atomic<bool> on_device{false};  // a call that it took part in gave a tensor elsewhere than on the host
 
@@ -81,7 +82,8 @@ class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {
   uint32_t mask_for_graph(std::string_view name) const;
   bool wants(uint32_t mask, bool Wants::*need) const;  // a masked hook does
 
-  CompiledGraphs compiled() const;  // of its hooks the last in the enumeration's order
+  void leave_jagged(uint32_t mask) const;  // counts a call that the masked hooks do not see
+  CompiledGraphs compiled() const;         // of its hooks the last in the enumeration's order
 
   // Runs the call: observers, executor or operator, observers. Throws only the operator's (or executor's) exceptions.
   void run(uint32_t mask, OpCall& call) const;

@@ -227,7 +227,9 @@ Coverage HookScope::coverage() const {
   account.off = hook_failures() > 0;
   account.accelerator = accelerator();
   const uint64_t in_graph = active.in_graph.load();
-  account.seen += in_graph;
+  const uint64_t jagged = active.jagged.load();
+  account.seen += in_graph + jagged;
+  account.lost[Loss::kJagged] += jagged;
   account.lost[Loss::kInGraph] += in_graph;
   if (active.on_device.load()) {
     account.on_device = true;

@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tensor/dispatch_keys.h"
@@ -149,6 +150,15 @@ bool is_of_trace(const at::Tensor& tensor) {
   const bool is_meta = keys.has_backend(c10::BackendComponent::MetaBit) && !keys.has(c10::DispatchKey::Python);
   if (!is_meta && tensor.has_storage() && tensor.storage().device_type() == at::kMeta) return true;
   return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+bool is_jagged(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.is_python_dispatch() || !impl.has_symbolic_sizes_strides()) return false;
+  const c10::SymIntArrayRef sizes = impl.sym_sizes_default();
+  return std::any_of(sizes.begin(), sizes.end(), [](const c10::SymInt& size) {
+    return size.is_heap_allocated() && size.toSymNode()->is_nested_int();
+  });
 }
 
 bool computes_shapes_only() {

@@ -45,6 +45,8 @@ OP_TOOLS_API size_t storage_bytes(const at::Tensor& tensor);
 
 // Of a compiler or an exporter: there are no numbers in it, and nothing is computed.
 OP_TOOLS_API bool is_of_trace(const at::Tensor& tensor);
+// A nested tensor of torch.jagged, which has a size that is no number though nothing is traced.
+OP_TOOLS_API bool is_jagged(const at::Tensor& tensor);
 // A FakeTensorMode is on in this thread: all that is called makes such tensors.
 OP_TOOLS_API bool computes_shapes_only();
 

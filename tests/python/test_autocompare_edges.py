@@ -364,7 +364,15 @@ def statistics_of_a_batch():
     return F.batch_norm(x, None, None, training=True).double(), right
 
 
-@pytest.mark.parametrize("program", [bias_of_a_convolution, statistics_of_a_batch], ids=lambda f: f.__name__)
+def bias_under_a_mean():
+    convolution = torch.nn.Conv2d(1, 2, 1)
+    convolution(torch.randn(16, 1, 96, 96)).mean().backward()
+    return convolution.bias.grad.double(), torch.full((2,), 0.5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "program", [bias_of_a_convolution, bias_under_a_mean, statistics_of_a_batch], ids=lambda f: f.__name__
+)
 def test_the_rounding_of_sums_in_order_is_no_failure(program):
     torch.manual_seed(0)
     result, right = program()
