@@ -95,7 +95,7 @@ struct JudgeContext {
   int64_t terms = 1;  // at most about as many elements are added up in an element; `reduced` counts those that are sure
   // At most about as many elements are added up one after the other: kernels that do so round more than those that add
   // in pieces, and by more than the sum itself where its terms cancel.
-  int64_t in_order = 1;
+  std::function<int64_t()> in_order;
   bool may_be_equal_terms = false;  // these, in a gradient
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;

@@ -280,14 +280,16 @@ class Relative {
 
   // Of the rounding that the kernel's own noise shows. Other devices add in pieces, as their thousands of threads do.
   double growth_in_order(const NoiseNumbers& noise, bool alone) const {
-    const double n = static_cast<double>(context_.in_order);
+    const double n = summed_in_order();
     if (alone) return std::min(noise.in_order_growth * std::sqrt(n), noise.in_order_share * n);
     return context_.rounds_inside ? noise.graph_in_order_growth * std::sqrt(n) : 1;
   }
 
+  double summed_in_order() const { return context_.in_order ? static_cast<double>(context_.in_order()) : 1; }
+
   // Their rounding is no noise: the same in each run.
   void allow_equal_terms() {
-    const double share = NoiseNumbers().equal_terms_share * static_cast<double>(context_.in_order) * unit_;
+    const double share = NoiseNumbers().equal_terms_share * summed_in_order() * unit_;
     for (Criterion& criterion : criteria_) {
       if (criterion.metric == Deciding::kRmse) criterion.limit += share * error_.golden_rms;
       if (criterion.metric == Deciding::kMaxError) criterion.limit += share * error_.golden_max;

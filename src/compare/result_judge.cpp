@@ -89,7 +89,15 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
       context.terms = std::max(context.terms, input.numel());  // indices
     }
   }
-  context.in_order = std::max(context.terms, summed_inside(base));
+  context.in_order = [this, base, subject, terms = context.terms, out = std::max<int64_t>(1, observed.numel())] {
+    int64_t most = std::max(terms, summed_inside(base));
+    if (subject != Subject::kGradient) return most;
+    // The gradients that arrive are as large as the results.
+    for (const at::Tensor& result : flatten_tensors(reruns_.variant({RunVariant::Kind::kFloat64}).result)) {
+      if (result.defined()) most = std::max(most, result.numel() / out);
+    }
+    return most;
+  };
   context.may_be_equal_terms = is_gradient && has_trait(base, OpTrait::kSumsProducts);
   if (!facts_.options.golden || facts_.random.drawn) return context;
   if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {

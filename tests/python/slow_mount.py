@@ -35,13 +35,15 @@ class SlowFolder(mfusepy.Operations):
             status = os.lstat(self.at(path))
         except OSError as error:
             raise mfusepy.FuseOSError(error.errno) from None
-        return {name: getattr(status, name) for name in ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid", "st_mtime")}
+        return {
+            name: getattr(status, name) for name in ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid", "st_mtime")
+        }
 
     def readdir(self, path, fh):
-        return [".", "..", *os.listdir(self.at(path))]
+        return [".", "..", *(entry.name for entry in Path(self.at(path)).iterdir())]
 
     def mkdir(self, path, mode):
-        os.mkdir(self.at(path), mode)
+        Path(self.at(path)).mkdir(mode)
         return 0
 
     def create(self, path, mode, fi=None):
@@ -63,15 +65,15 @@ class SlowFolder(mfusepy.Operations):
         return 0
 
     def rename(self, old, new):
-        os.rename(self.at(old), self.at(new))
+        Path(self.at(old)).rename(self.at(new))
         return 0
 
     def unlink(self, path):
-        os.unlink(self.at(path))
+        Path(self.at(path)).unlink()
         return 0
 
     def rmdir(self, path):
-        os.rmdir(self.at(path))
+        Path(self.at(path)).rmdir()
         return 0
 
     def release(self, path, fh):

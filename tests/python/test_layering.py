@@ -66,7 +66,7 @@ RULES = {
         r"\b(steady_clock|high_resolution_clock)\b|clock_gettime|getApproximateTime|synchronizeDevice|\bsynchronize\s*\(",
         PRODUCT,
         # The held clock is held to the stopwatch's. The simulated device has a clock of its own, and others wait
-        # for. The writer of captures has a time limit.
+        # for. The writers of captures and of files have time limits.
         [
             "src/timing/stopwatch.cpp",
             "src/timing/stopwatch.h",
@@ -74,6 +74,7 @@ RULES = {
             "src/timing/tsc_clock.h",
             "src/sim_device/",
             "src/capture/record_writer.cpp",
+            "src/base/appended_file.cpp",
         ],
     ),
     "one name for the interceptor's dispatch key": (
