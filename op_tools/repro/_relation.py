@@ -146,7 +146,7 @@ class _Finding:
     def head(self, plan: Plan, name: str, reproduced: int, runs: int) -> str:
         where = (self.saved.call.meta.get("stack") or [""])[0]
         lines = [
-            self.text.partition("; to show it")[0] or self.saved.call.name,
+            self.text or self.saved.call.name,
             "",
             f"Shows it: {reproduced} of {runs} runs in fresh processes, torch {torch.__version__}, device {plan.device}.",
             f"    python {name} [DEVICE]    exit status 1: other bits, 0: the same bits, 2: nothing compared",

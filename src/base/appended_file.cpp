@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,11 +157,16 @@ class OpenFiles {
 
 }  // namespace
 
-AppendedFile::AppendedFile(std::string path, std::chrono::duration<double> time_limit)
+AppendedFile::AppendedFile(std::string path, std::chrono::duration<double> time_limit, Present present)
     : path_(std::move(path)), writer_(std::make_shared<Writer>()) {
   writer_->path = path_;
   writer_->time_limit = std::chrono::duration_cast<Clock::duration>(std::min(time_limit, kLongest));
-  writer_->descriptor = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  struct stat status = {};
+  const bool is_present = present == Present::kReplaced && ::lstat(path_.c_str(), &status) == 0;
+  const bool is_file = is_present && (S_ISREG(status.st_mode) || S_ISLNK(status.st_mode));
+  if (is_file) ::unlink(path_.c_str());
+  const int how = is_present && !is_file ? 0 : O_CREAT | O_EXCL;
+  writer_->descriptor = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
   if (writer_->descriptor < 0) throw Error(path_ + ": cannot make the file: " + std::strerror(errno));
   OpenFiles<Writer>::get().add(writer_);
 }

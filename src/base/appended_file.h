@@ -18,8 +18,10 @@ namespace op_tools {
 
 class OP_TOOLS_API AppendedFile {
  public:
-  // Makes the file, which must not be there. Throws Error, with path and system message, as append() and flush() do.
-  AppendedFile(std::string path, std::chrono::duration<double> time_limit);
+  // `kReplaced`: in place of a file or a symbolic link of that name; a device or a pipe is written to. Throws Error,
+  // with path and system message, as append() and flush() do.
+  enum class Present : uint8_t { kRefused, kReplaced };
+  AppendedFile(std::string path, std::chrono::duration<double> time_limit, Present present = Present::kRefused);
   // Writes everything that waits. A thread that the disk does not let go is left behind.
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;

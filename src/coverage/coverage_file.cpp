@@ -1,12 +1,13 @@
 #include "coverage/coverage_file.h"
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -57,21 +58,31 @@ void write_coverage(const std::string& folder, const Coverage& account, const Va
   text += '\n';
 
   const std::string path = folder + "/coverage.json";
-  const auto written = std::make_shared<std::promise<void>>();
-  std::future<void> end = written->get_future();
+  struct End {
+    std::mutex mutex;
+    std::condition_variable news;
+    bool is_there = false;
+    std::exception_ptr failure;
+  };
+  const auto end = std::make_shared<End>();
   // On a mount whose server is gone, nobody can take a thread back from the system.
-  std::thread([written, path, text = std::move(text)] {
+  std::thread([end, path, text = std::move(text)] {
+    std::exception_ptr failure;
     try {
       replace_file(path, text);
-      written->set_value();
     } catch (...) {
-      written->set_exception(std::current_exception());
+      failure = std::current_exception();
     }
+    const std::lock_guard<std::mutex> lock(end->mutex);
+    end->is_there = true;
+    end->failure = failure;
+    end->news.notify_all();
   }).detach();
-  if (end.wait_for(time_limit) != std::future_status::ready) {
+  std::unique_lock<std::mutex> lock(end->mutex);
+  if (!end->news.wait_for(lock, time_limit, [&] { return end->is_there; })) {
     throw Error(path + ": was not written within " + std::to_string(time_limit.count()) + " s");
   }
-  end.get();
+  if (end->failure) std::rethrow_exception(end->failure);
 }
 
 }  // namespace op_tools

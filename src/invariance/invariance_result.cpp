@@ -308,8 +308,11 @@ std::string sentence_of(const Finding& finding) {
   }
   if (!finding.call.module.empty()) text += "; in " + finding.call.module;
   if (!finding.call.stack.empty()) text += "; called at " + finding.call.line();
-  if (!finding.saved.empty()) text += "; to show it with torch alone: op-tools repro " + finding.saved;
   return printable(text);
+}
+
+std::string command_of(const Finding& finding) {
+  return finding.saved.empty() ? "" : "; to show it with torch alone: op-tools repro " + printable(finding.saved);
 }
 
 void InvarianceResult::Faults::add(const Variation& variation) {
@@ -413,7 +416,7 @@ void InvarianceReport::add(const CallInfo& call, const std::string& device, std:
                                std::string(token_of(finding.relation).name);
       finding.saved = save(finding, kind, saved);
       finding.variation.changes = {};  // they are in the file; ten thousand findings would hold many
-      lines_.warn(kind, "OpInvariance: " + sentence_of(finding));
+      lines_.warn(kind, "OpInvariance: " + sentence_of(finding) + command_of(finding));
       write(finding);
       const bool is_full = totals_.findings.size() >= InvarianceResult::kMostFindings;
       totals_.rows_dropped += is_full;

@@ -1,7 +1,5 @@
 #include "report/row_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <type_traits>
@@ -16,12 +14,6 @@ namespace {
 
 constexpr size_t kBuffer = size_t{16} << 10;
 constexpr std::chrono::minutes kSilence(5);  // of the disk
-
-// The path, where a file or a symbolic link of that name is no more.
-std::string gone(std::string path) {
-  ::unlink(path.c_str());
-  return path;
-}
 
 void append_text(std::string& line, std::string_view text) {
   // find_first_of() asks the C library about each character by itself.
@@ -58,7 +50,7 @@ void append_cell(std::string& line, const Value& value) {
 }  // namespace
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
-    : columns_(std::move(columns)), file_(gone(std::move(path)), kSilence) {
+    : columns_(std::move(columns)), file_(std::move(path), kSilence, AppendedFile::Present::kReplaced) {
   if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
 }
 

@@ -128,7 +128,7 @@ TEST_CASE("a file that cannot be written is an error with its path", "[tables]")
     RowFile file(folder.path() + "/missing/rows.csv", {"a"});
     FAIL("no error");
   } catch (const Error& error) {
-    CHECK(std::string(error.what()).find("/missing/rows.csv: cannot be written: No such file") != std::string::npos);
+    CHECK(std::string(error.what()).find("/missing/rows.csv: cannot make the file: No such file") != std::string::npos);
   }
   RowFile full("/dev/full");
   const auto fill = [&] {
@@ -136,6 +136,8 @@ TEST_CASE("a file that cannot be written is an error with its path", "[tables]")
     full.flush();
   };
   CHECK_THROWS_AS(fill(), Error);
+  struct stat status = {};
+  CHECK((::stat("/dev/full", &status) == 0 && S_ISCHR(status.st_mode)));
 }
 
 TEST_CASE("runs in the same minute get folders of their own", "[tables]") {
