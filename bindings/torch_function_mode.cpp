@@ -420,22 +420,19 @@ PyObject* after_held(PyObject* result) {
   }
 }
 
-// Compilers and exporters call functions on tensors without numbers: these are no calls of the program's, for no tool.
-bool is_of_trace(PyObject* args, PyObject* kwargs) {
-  if (computes_shapes_only()) return true;
-  bool of_trace = false;
-  const auto look = [&](const at::Tensor& tensor) { of_trace = of_trace || op_tools::is_of_trace(tensor); };
+template <class Test>
+bool any_tensor(PyObject* args, PyObject* kwargs, const Test& test) {
+  bool any = false;
+  const auto look = [&](const at::Tensor& tensor) { any = any || test(tensor); };
   visit_tensors(args, look);
   if (kwargs) visit_tensors(kwargs, look);
-  return of_trace;
+  return any;
 }
 
-bool has_jagged(PyObject* args, PyObject* kwargs) {
-  bool jagged = false;
-  const auto look = [&](const at::Tensor& tensor) { jagged = jagged || op_tools::is_jagged(tensor); };
-  visit_tensors(args, look);
-  if (kwargs) visit_tensors(kwargs, look);
-  return jagged;
+// Compilers and exporters call functions on tensors without numbers: these are no calls of the program's, for no tool.
+bool is_of_trace(PyObject* args, PyObject* kwargs) {
+  return computes_shapes_only() ||
+         any_tensor(args, kwargs, [](const at::Tensor& tensor) { return op_tools::is_of_trace(tensor); });
 }
 
 // __torch_function__(func, types, args=(), kwargs=None)
@@ -463,7 +460,7 @@ PyObject* torch_function(PyObject*, PyObject* const* values, Py_ssize_t count, P
     return after_held(PyObject_Call(function, args, kwargs));
   }
   if (is_of_trace(args, kwargs)) {
-    if (!computes_shapes_only() && has_jagged(args, kwargs)) chain->leave_jagged(mask);
+    if (!computes_shapes_only() && any_tensor(args, kwargs, is_jagged)) chain->leave_jagged(mask);
     return after_held(PyObject_Call(function, args, kwargs));
   }
   return through_chain(function, args, kwargs, known.name, *chain, mask);

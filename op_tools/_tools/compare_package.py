@@ -1,4 +1,4 @@
-"""compare_package: a program of torch.export against what a compiler made of it, a package of AOTInductor."""
+"""compare_package: a program of torch.export against the AOTInductor package that was compiled from it."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def _name_of(backend: Any) -> str:
 
 
 def package_graph(name: str, compiled: Callable[..., Any], graph: torch.fx.GraphModule) -> CompiledGraph:
-    """What a compiler made of a graph ahead of time, as a graph that torch.compile compiled.
+    """A package that a compiler made of a graph ahead of time, as a graph that torch.compile compiled.
 
     Args:
         name: of the compiler.

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
@@ -117,9 +116,10 @@ struct AppendedFile::Writer {
                 " s (write_timeout=)");
   }
 
-  void wait_for_all() {
+  std::unique_lock<std::mutex> wait_for_all() {
     std::unique_lock<std::mutex> lock(mutex);
     wait(lock, Clock::time_point::max(), [&] { return waiting == 0; });
+    return lock;
   }
 };
 
@@ -177,8 +177,7 @@ AppendedFile::~AppendedFile() {
     new std::shared_ptr<Writer>(std::move(writer_));  // NOLINT: leaked
     return;
   }
-  writer_->wait_for_all();
-  const std::lock_guard<std::mutex> lock(writer_->mutex);
+  const std::unique_lock<std::mutex> lock = writer_->wait_for_all();
   writer_->stopping = true;
   writer_->work.notify_all();
 }
@@ -208,8 +207,7 @@ void AppendedFile::append(std::string_view bytes) {
 
 void AppendedFile::flush() {
   if (writer_->process.in_child()) return;
-  std::unique_lock<std::mutex> lock(writer_->mutex);
-  writer_->wait(lock, Clock::time_point::max(), [&] { return writer_->waiting == 0; });
+  const std::unique_lock<std::mutex> lock = writer_->wait_for_all();
   writer_->report();
 }
 

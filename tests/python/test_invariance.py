@@ -5,6 +5,7 @@ own samples, rows in another batch differ by no more than rounding."""
 
 import contextlib
 import csv
+import functools
 import json
 import runpy
 import subprocess
@@ -140,33 +141,6 @@ def test_a_backward_that_depends_on_the_place_in_the_sequence_is_named():
     assert {row.phase for row in tool.result().rows} == {"backward"}
 
 
-@pytest.mark.parametrize("mask", ["causal", "bool", "float"])
-@pytest.mark.parametrize("level", ["torch", "aten"])
-def test_attention_that_depends_on_the_keys_that_are_left_out_is_named(level, mask):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 2, 5, 4, dtype=torch.float64).to("sim") for _ in range(3))
-    below = torch.ones(5, 5, dtype=torch.bool).tril().to("sim")
-    masks = {
-        "causal": {"is_causal": True},
-        "bool": {"attn_mask": below},
-        "float": {"attn_mask": torch.zeros(5, 5, dtype=torch.float64, device="sim").masked_fill(~below, -torch.inf)},
-    }
-
-    def judged(planted):
-        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
-            F.scaled_dot_product_attention(q, k, v, **masks[mask])
-        return tool.result()
-
-    clean = judged(contextlib.nullcontext())
-    assert clean.kept["padding"] + clean.varied["padding"] == 1
-    assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
-    faulty = judged(sim.fault("row_length", ops="aten::_softmax", scale=1.01))
-    (row,) = [row for row in faulty.rows if row.relation == "padding"]
-    assert row.run == "1 behind the 5"
-    assert row.max_abs > 1e-4
-    assert row.right != "both right"
-
-
 MASKS = {
     "causal": lambda below: {"is_causal": True},
     "bool": lambda below: {"attn_mask": below},
@@ -177,19 +151,35 @@ MASKS = {
 }
 
 
+def judged_attention(level, mask, planted, tokens=6):
+    """Attention of two sequences, with a mask of MASKS, while `planted` is on."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, tokens, 4, dtype=torch.float64).to("sim") for _ in range(3))
+    options = MASKS[mask](torch.ones(tokens, tokens, dtype=torch.bool).tril().to("sim"))
+    with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
+        F.scaled_dot_product_attention(q, k, v, **options)
+    return tool.result()
+
+
+@pytest.mark.parametrize("mask", ["causal", "bool", "float"])
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_attention_that_depends_on_the_keys_that_are_left_out_is_named(level, mask):
+    judged = functools.partial(judged_attention, level, mask, tokens=5)
+    clean = judged(contextlib.nullcontext())
+    assert clean.kept["padding"] + clean.varied["padding"] == 1
+    assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
+    faulty = judged(sim.fault("row_length", ops="aten::_softmax", scale=1.01))
+    (row,) = [row for row in faulty.rows if row.relation == "padding"]
+    assert row.run == "1 behind the 5"
+    assert row.max_abs > 1e-4
+    assert row.right != "both right"
+
+
 @pytest.mark.parametrize("mask", list(MASKS))
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_attention_that_depends_on_the_number_of_queries_is_named(level, mask):
     """A prefill in chunks: the first queries with the keys up to theirs, then the others with all keys."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
-    options = MASKS[mask](torch.ones(6, 6, dtype=torch.bool).tril().to("sim"))
-
-    def judged(planted):
-        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
-            F.scaled_dot_product_attention(q, k, v, **options)
-        return tool.result()
-
+    judged = functools.partial(judged_attention, level, mask)
     clean = judged(contextlib.nullcontext())
     assert clean.kept["pieces"] + clean.varied["pieces"] == 1
     assert all(row.max_abs < 1e-12 and row.right == "both right" for row in clean.rows)
@@ -209,15 +199,7 @@ def test_attention_that_depends_on_the_number_of_queries_is_named(level, mask):
 @pytest.mark.parametrize("mask", list(MASKS))
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_attention_with_padding_on_the_left_is_that_with_padding_on_the_right(level, mask):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64).to("sim") for _ in range(3))
-    options = MASKS[mask](torch.ones(6, 6, dtype=torch.bool).tril().to("sim"))
-
-    def judged(planted):
-        with planted, op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*") as tool:
-            F.scaled_dot_product_attention(q, k, v, **options)
-        return tool.result()
-
+    judged = functools.partial(judged_attention, level, mask)
     clean = judged(contextlib.nullcontext())
     # Where more tokens behind the last change the bits already, that is `padding` or `pieces`.
     reasons = [reason for reason in clean.reasons if "number of its tokens" in reason]
