@@ -53,7 +53,7 @@ class OpCaptureOptions(ToolOptions, total=False):
     max_pending_mb: int | None
     """MB of memory that may wait to be written; when it is full the program waits. None: OP_TOOLS_MAX_PENDING_MB, else 1024."""
     write_timeout: float | None
-    """Seconds in which the disk must take a call; then capturing stops, and the program goes on. None: OP_CAPTURE_WRITE_TIMEOUT, else 300."""
+    """Seconds in which the disk must take a call; then capturing stops, and the program goes on. None: OP_TOOLS_WRITE_TIMEOUT, else 300."""
 
 
 class OpAutoCompareOptions(ToolOptions, total=False):
@@ -201,7 +201,7 @@ class OpRecordOptions(ToolOptions, total=False):
     row_hashes: bool | None
     """Fingerprints of the rows of each tensor of a forward call, too: of its batch and sequence dimensions, for `op-tools compare --as-sequence`. None: OP_RECORD_ROW_HASHES, else off."""
     write_timeout: float | None
-    """Seconds in which the disk must take rows; then recording stops, and the program goes on. None: OP_RECORD_WRITE_TIMEOUT, else 300."""
+    """Seconds in which the disk must take rows; then recording stops, and the program goes on. None: OP_TOOLS_WRITE_TIMEOUT, else 300."""
     jitter: int | None
     """Change each element of the first floating-point tensor that a module is given by one unit in the last place, up or down as this seed says: a recording of the program's own noise; 0: do not. None: OP_RECORD_JITTER, else 0."""
 

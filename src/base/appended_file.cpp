@@ -5,30 +5,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 #include "base/fork_guard.h"
 
 namespace op_tools {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = DiskWait::Clock;
 
 constexpr size_t kMostWaiting = size_t{64} << 20;
 // A disk that takes bytes within it is not slow.
 constexpr auto kMoment = std::chrono::milliseconds(20);
-// Of a time limit: a clock cannot count much more.
-constexpr std::chrono::duration<double> kLongest = std::chrono::hours(24 * 365);
 
 bool is_want_of_room(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG;
@@ -36,25 +32,26 @@ bool is_want_of_room(int error) {
 
 }  // namespace
 
-struct AppendedFile::Writer {
-  std::string path;
-  int descriptor = -1;
-  Clock::duration time_limit{};
+struct AppendedFile::Writer : FlushedAtExit {
+  Writer(std::string path, int descriptor, std::chrono::duration<double> time_limit)
+      : path(std::move(path)), descriptor(descriptor), disk(time_limit) {}
+
+  const std::string path;
+  const int descriptor;
   const ForkGuard process;
 
   std::mutex mutex;
   std::condition_variable work, news;
   std::deque<std::string> queue;
-  size_t waiting = 0;                      // bytes, with those that are being written
-  uint64_t taken = 0;                      // bytes of the file
-  Clock::time_point moved = Clock::now();  // the disk took something, or the first bytes began to wait
-  std::string problem;                     // of a write, until a caller has been told
+  DiskWait disk;
+  size_t waiting = 0;   // bytes, with those that are being written
+  uint64_t taken = 0;   // bytes of the file
+  std::string problem;  // of a write, until a caller has been told
   bool is_full = false;
-  bool is_stuck = false;  // the disk took nothing for the time limit
   bool stopping = false;
   bool has_thread = false;
 
-  ~Writer() { ::close(descriptor); }
+  ~Writer() override { ::close(descriptor); }
 
   // Not under the lock. The system's error; 0: all of it is written.
   int write(std::string_view bytes) const {
@@ -82,7 +79,7 @@ struct AppendedFile::Writer {
       const bool is_cut = error != 0 && (::ftruncate(descriptor, static_cast<off_t>(end)) != 0 ||
                                          ::lseek(descriptor, static_cast<off_t>(end), SEEK_SET) < 0);
       lock.lock();
-      moved = Clock::now();
+      disk.moved();
       if (error == 0) {
         waiting -= bytes.size();
         taken += bytes.size();
@@ -96,24 +93,16 @@ struct AppendedFile::Writer {
     }
   }
 
-  // Waits until `ready`, with the lock held, no longer than the disk may be silent, and to `until` at most.
+  // Waits until `ready`, or a write has failed, with the lock held.
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point until, const Ready& ready) {
-    while (!ready() && problem.empty() && !is_stuck) {
-      const Clock::time_point limit = moved + time_limit;
-      if (Clock::now() >= limit) is_stuck = true;
-      if (is_stuck || Clock::now() >= until) return;
-      news.wait_until(lock, std::min(until, limit));
-    }
+    disk.wait(news, lock, until, [&] { return ready() || !problem.empty(); });
   }
 
   // With the lock held.
   void report() {
     if (!problem.empty()) throw Error(std::exchange(problem, {}));
-    if (!is_stuck) return;
-    throw Error(path + ": took nothing for " +
-                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time_limit).count()) +
-                " s (write_timeout=)");
+    if (disk.is_stuck()) throw Error(path + ": " + disk.text());
   }
 
   std::unique_lock<std::mutex> wait_for_all() {
@@ -121,54 +110,40 @@ struct AppendedFile::Writer {
     wait(lock, Clock::time_point::max(), [&] { return waiting == 0; });
     return lock;
   }
+
+  void flush_at_exit() override {
+    if (!process.in_child()) wait_for_all();
+  }
 };
 
 namespace {
 
-// A process that ends while bytes wait still writes them. Leaked: used by an exit handler.
-template <class Writer>
-class OpenFiles {
- public:
-  static OpenFiles& get() {
-    static auto* const open = new OpenFiles;
-    return *open;
+// A descriptor that nobody took is closed: its opening took longer than the limit.
+struct OpenFile {
+  int descriptor = -1;
+  OpenFile(const std::string& path, AppendedFile::Present present) {
+    struct stat status = {};
+    const bool is_present = present == AppendedFile::Present::kReplaced && ::lstat(path.c_str(), &status) == 0;
+    const bool is_file = is_present && (S_ISREG(status.st_mode) || S_ISLNK(status.st_mode));
+    if (is_file) ::unlink(path.c_str());
+    const int how = is_present && !is_file ? 0 : O_CREAT | O_EXCL;
+    descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
+    if (descriptor < 0) throw Error(path + ": cannot make the file: " + std::strerror(errno));
   }
-  void add(const std::shared_ptr<Writer>& writer) {
-    static std::once_flag once;
-    std::call_once(once, [] { std::atexit([] { get().wait_for_all(); }); });
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase_if(writers_, [](const std::weak_ptr<Writer>& other) { return other.expired(); });
-    writers_.push_back(writer);
+  OpenFile(OpenFile&& other) noexcept : descriptor(std::exchange(other.descriptor, -1)) {}
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile() {
+    if (descriptor >= 0) ::close(descriptor);
   }
-
- private:
-  void wait_for_all() {
-    // In a forked child the lock may be held for ever by a thread of the parent.
-    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;
-    for (const std::weak_ptr<Writer>& writer : writers_) {
-      const std::shared_ptr<Writer> open = writer.lock();
-      if (open && !open->process.in_child()) open->wait_for_all();
-    }
-  }
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Writer>> writers_;
 };
 
 }  // namespace
 
 AppendedFile::AppendedFile(std::string path, std::chrono::duration<double> time_limit, Present present)
-    : path_(std::move(path)), writer_(std::make_shared<Writer>()) {
-  writer_->path = path_;
-  writer_->time_limit = std::chrono::duration_cast<Clock::duration>(std::min(time_limit, kLongest));
-  struct stat status = {};
-  const bool is_present = present == Present::kReplaced && ::lstat(path_.c_str(), &status) == 0;
-  const bool is_file = is_present && (S_ISREG(status.st_mode) || S_ISLNK(status.st_mode));
-  if (is_file) ::unlink(path_.c_str());
-  const int how = is_present && !is_file ? 0 : O_CREAT | O_EXCL;
-  writer_->descriptor = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
-  if (writer_->descriptor < 0) throw Error(path_ + ": cannot make the file: " + std::strerror(errno));
-  OpenFiles<Writer>::get().add(writer_);
+    : path_(std::move(path)) {
+  OpenFile file = in_time(path_, time_limit, [path = path_, present] { return OpenFile(path, present); });
+  writer_ = std::make_shared<Writer>(path_, std::exchange(file.descriptor, -1), time_limit);
+  flush_at_exit(writer_);
 }
 
 AppendedFile::~AppendedFile() {
@@ -188,7 +163,7 @@ void AppendedFile::append(std::string_view bytes) {
   std::unique_lock<std::mutex> lock(writer.mutex);
   writer.report();
   const bool is_behind = writer.waiting > 0;
-  if (!is_behind) writer.moved = Clock::now();
+  if (!is_behind) writer.disk.moved();
   if (is_behind && writer.waiting + bytes.size() > kMostWaiting) {
     writer.wait(lock, Clock::time_point::max(),
                 [&] { return writer.waiting == 0 || writer.waiting + bytes.size() <= kMostWaiting; });

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 
 namespace op_tools {
@@ -46,15 +47,17 @@ bool make_file(const std::string& path) {
 std::string claim_run_folder(const std::string& output_dir, std::string_view name, int64_t rank) {
   std::string parent = output_dir.empty() || output_dir == "." ? "" : output_dir + "/";
   parent.append(name).append("/").append(std::to_string(rank));
-  make_folders(parent);
-  const std::string base = parent + "/" + timestamp();
-  std::string folder = base;
-  // mkdir decides which of several processes gets a name.
-  for (int i = 2; ::mkdir(folder.c_str(), 0777) != 0; ++i) {
-    if (errno != EEXIST) fail(folder, errno);
-    folder = base + "-" + std::to_string(i);
-  }
-  return folder;
+  return in_time(parent, disk_silence(), [parent] {
+    make_folders(parent);
+    const std::string base = parent + "/" + timestamp();
+    std::string folder = base;
+    // mkdir decides which of several processes gets a name.
+    for (int i = 2; ::mkdir(folder.c_str(), 0777) != 0; ++i) {
+      if (errno != EEXIST) fail(folder, errno);
+      folder = base + "-" + std::to_string(i);
+    }
+    return folder;
+  });
 }
 
 }  // namespace op_tools

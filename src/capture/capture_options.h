@@ -46,7 +46,7 @@ struct CaptureOptions : ToolOptions {
   Option<double> write_timeout{
       this,
       300,
-      {"write_timeout", "OP_CAPTURE_WRITE_TIMEOUT",
+      {"write_timeout", "OP_TOOLS_WRITE_TIMEOUT",
        "seconds in which the disk must take a call; then capturing stops, and the program goes on"},
       kAboveZero};
 };

@@ -2,16 +2,14 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <utility>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
@@ -37,8 +35,6 @@ constexpr size_t kMostRoom = 4096;
 // The writer reports its work after N small records, or bytes.
 constexpr size_t kReportRecords = 32;
 constexpr size_t kReportBytes = size_t{1} << 20;
-// Of a time limit: a clock cannot count much more.
-constexpr std::chrono::duration<double> kLongest = std::chrono::hours(24 * 365);
 constexpr auto kQuiet = std::chrono::seconds(1);
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
@@ -56,21 +52,21 @@ std::string bar(uint64_t done, uint64_t total) {
 
 }  // namespace
 
-struct RecordWriter::Impl {
-  using Clock = std::chrono::steady_clock;
+struct RecordWriter::Impl : FlushedAtExit {
+  using Clock = DiskWait::Clock;
 
   Impl(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes, DiskBudget budget,
        std::chrono::duration<double> time_limit)
       : open(std::move(open)),
         budget(std::move(budget)),
-        time_limit(std::chrono::duration_cast<Clock::duration>(std::min(time_limit, kLongest))),
+        disk(time_limit),
         max_pending(static_cast<size_t>(max_pending_bytes)),
         resume_at(max_pending / 4 * 3),
         report_at(std::min(max_pending / 16, kReportBytes)) {}
 
   const std::function<std::unique_ptr<CallStore>()> open;
   DiskBudget budget;  // writer thread only
-  const Clock::duration time_limit;
+  DiskWait disk;      // when it is stuck, records in hand are lost
   const size_t max_pending;
   // A program that found no room goes on when there is a good deal of it: else it would be put to sleep and woken for
   // each small record, which costs both threads more than the record.
@@ -86,11 +82,8 @@ struct RecordWriter::Impl {
   uint64_t submitted = 0, finished = 0;
   uint64_t flush_until = 0;  // flush the store once `finished` is here
   uint64_t flushed = 0;
-  std::atomic<Clock::time_point> moved{Clock::now()};  // the disk took a record, or the writer began to wait for one
-  bool is_stuck = false;  // the disk took none for the time limit; records in hand are lost
   bool stopping = false;
-  bool is_abandoned = false;  // the thread deletes this object when the disk lets it go
-  bool napping = false;       // the writer looks again by itself within kNap
+  bool napping = false;  // the writer looks again by itself within kNap
   Progress progress;
   std::atomic<bool> closed{false};
   bool hinted = false;  // writer thread only
@@ -141,28 +134,17 @@ struct RecordWriter::Impl {
     write_call(*store, call);
   }
 
-  // Waits for the writer until `ready`, with the lock held: as long as the disk takes records within the time limit,
-  // and to `until` at most. False: not ready; is_stuck says whether it ever will be.
+  // Waits for the writer until `ready`, with the lock held, and to `until` at most. False: not ready.
   template <class Ready>
   bool wait_for_disk(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Clock::time_point until,
                      const Ready& ready) {
-    while (!ready() && !is_stuck) {
-      const Clock::time_point limit = moved.load() + time_limit;
-      if (Clock::now() >= limit) {
-        is_stuck = true;
-        const std::string place = progress.root.empty() ? "the output folder" : progress.root;
-        fail(place + ": took no record for " +
-                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time_limit).count()) +
-                 " s (write_timeout=)",
-             lock);
-        room.notify_all();
-        done.notify_all();
-        return false;
-      }
-      if (Clock::now() >= until) return false;
-      news.wait_until(lock, std::min(until, limit));
+    if (disk.wait(news, lock, until, ready)) return true;
+    if (disk.is_stuck()) {
+      fail((progress.root.empty() ? "the output folder" : progress.root) + ": " + disk.text(), lock);
+      room.notify_all();
+      done.notify_all();
     }
-    return ready();
+    return false;
   }
 
   // Waits until there is something to do; with the lock held.
@@ -246,7 +228,7 @@ struct RecordWriter::Impl {
         std::unique_lock<std::mutex> lock(mutex);
         fail(error.what(), lock);
       }
-      moved = Clock::now();
+      disk.moved();
       done.bytes += record.bytes + kRecordOverhead;
       if (record.packed.has_objects() && record.bytes <= kSmallRecord) {
         done.small.push_back(std::move(record));
@@ -260,14 +242,13 @@ struct RecordWriter::Impl {
     if (records.capacity() > kMostRoom) std::vector<Record>().swap(records);
   }
 
-  // Is the object abandoned?
-  bool run() {
+  void run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
     std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       wait_for_work(lock);
-      moved = Clock::now();
+      disk.moved();
       if (!queue.empty()) {
         std::swap(queue, records);
         lock.unlock();
@@ -276,73 +257,62 @@ struct RecordWriter::Impl {
         continue;
       }
       flush_store(lock);
-      if (stopping && queue.empty()) return is_abandoned;
+      if (stopping && queue.empty()) return;
     }
   }
+
+  void flush() {
+    if (process.in_child()) return;
+    std::unique_lock<std::mutex> lock(mutex);
+    if (!thread.joinable()) return;
+    const uint64_t target = submitted;
+    if (flushed >= target || disk.is_stuck()) return;
+    if (pending_bytes == 0) disk.moved();
+    flush_until = std::max(flush_until, target);
+    work.notify_all();
+    const uint64_t first = finished;
+    auto ready = [&] { return flushed >= target; };
+    if (wait_for_disk(done, lock, Clock::now() + kQuiet, ready)) return;
+    while (!disk.is_stuck() && !wait_for_disk(done, lock, Clock::now() + kRedraw, ready)) {
+      const std::string text = bar(finished - first, target - first);
+      lock.unlock();
+      log::progress(text);
+      lock.lock();
+    }
+    lock.unlock();
+    log::progress("");
+  }
+
+  void flush_at_exit() override { flush(); }
 };
-
-namespace {
-
-// Writers that live, so that a process which ends with a scope open, or with backward passes after the last scope,
-// still gets its files. Leaked: used by an exit handler.
-class LiveWriters {
- public:
-  static LiveWriters& get() {
-    static LiveWriters* live = new LiveWriters;
-    return *live;
-  }
-  void add(RecordWriter* writer) {
-    static std::once_flag once;
-    std::call_once(once, [] { std::atexit([] { LiveWriters::get().flush_all(); }); });
-    std::lock_guard<std::mutex> lock(mutex_);
-    writers_.insert(writer);
-  }
-  void remove(RecordWriter* writer) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    writers_.erase(writer);
-  }
-
- private:
-  void flush_all() {
-    // In a forked child the lock may be held for ever by a thread of the parent; flush() leaves the parent's writers
-    // alone.
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;
-    for (RecordWriter* writer : writers_) writer->flush();
-  }
-  std::mutex mutex_;
-  std::set<RecordWriter*> writers_;
-};
-
-}  // namespace
 
 RecordWriter::RecordWriter(std::function<std::unique_ptr<CallStore>()> open, int64_t max_pending_bytes,
                            DiskBudget budget, std::chrono::duration<double> time_limit)
-    : impl_(std::make_unique<Impl>(std::move(open), max_pending_bytes, std::move(budget), time_limit)) {
-  LiveWriters::get().add(this);
+    : impl_(std::make_shared<Impl>(std::move(open), max_pending_bytes, std::move(budget), time_limit)) {
+  flush_at_exit(impl_);
 }
 
 RecordWriter::~RecordWriter() {
   if (impl_->process.in_child()) {
     // The thread does not exist in this process and the mutexes may be locked for ever: leave all of it alone.
-    impl_.release();  // NOLINT(bugprone-unused-return-value)
+    new std::shared_ptr<Impl>(std::move(impl_));  // NOLINT: leaked
     return;
   }
-  LiveWriters::get().remove(this);
   flush();
   std::thread thread;
+  bool is_stuck = false;
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
     thread = std::move(impl_->thread);
+    is_stuck = impl_->disk.is_stuck();
     impl_->stopping = true;
-    impl_->is_abandoned = impl_->is_stuck && thread.joinable();
     impl_->work.notify_all();
-    if (impl_->is_abandoned) impl_.release();  // NOLINT(bugprone-unused-return-value): its thread deletes it
   }
   log::progress("");
-  if (!impl_) {
-    thread.detach();
-  } else if (thread.joinable()) {
+  if (!thread.joinable()) return;
+  if (is_stuck) {
+    thread.detach();  // it keeps what it needs
+  } else {
     thread.join();
   }
 }
@@ -357,7 +327,7 @@ bool RecordWriter::submit(Record record) {
     return false;
   }
   const auto fits = [&] { return impl.pending_bytes == 0 || impl.pending_bytes + bytes <= impl.max_pending; };
-  if (impl.pending_bytes == 0) impl.moved = Impl::Clock::now();
+  if (impl.pending_bytes == 0) impl.disk.moved();
   if (!fits()) {
     ++impl.progress.waits;
     const auto has_room = [&] { return impl.pending_bytes <= impl.resume_at && fits(); };
@@ -366,10 +336,7 @@ bool RecordWriter::submit(Record record) {
       return false;
     }
   }
-  if (!impl.thread.joinable())
-    impl.thread = std::thread([&impl] {
-      if (impl.run()) delete &impl;
-    });
+  if (!impl.thread.joinable()) impl.thread = std::thread([impl = impl_] { impl->run(); });
   impl.pending_bytes += bytes;
   ++impl.submitted;
   impl.queue.push_back(std::move(record));
@@ -381,33 +348,14 @@ bool RecordWriter::submit(Record record) {
 }
 
 void RecordWriter::flush() {
-  Impl& impl = *impl_;
-  if (impl.process.in_child()) return;
-  std::unique_lock<std::mutex> lock(impl.mutex);
-  if (!impl.thread.joinable()) return;
-  const uint64_t target = impl.submitted;
-  if (impl.flushed >= target || impl.is_stuck) return;
-  if (impl.pending_bytes == 0) impl.moved = Impl::Clock::now();
-  impl.flush_until = std::max(impl.flush_until, target);
-  impl.work.notify_all();
-  const uint64_t first = impl.finished;
-  auto ready = [&] { return impl.flushed >= target; };
-  if (impl.wait_for_disk(impl.done, lock, Impl::Clock::now() + kQuiet, ready)) return;
-  while (!impl.is_stuck && !impl.wait_for_disk(impl.done, lock, Impl::Clock::now() + kRedraw, ready)) {
-    const std::string text = bar(impl.finished - first, target - first);
-    lock.unlock();
-    log::progress(text);
-    lock.lock();
-  }
-  lock.unlock();
-  log::progress("");
+  impl_->flush();
 }
 
 RecordWriter::Progress RecordWriter::progress() const {
   if (impl_->process.in_child()) return {};
   std::lock_guard<std::mutex> lock(impl_->mutex);
   Progress progress = impl_->progress;
-  if (impl_->is_stuck) progress.lost += impl_->submitted - impl_->finished;
+  if (impl_->disk.is_stuck()) progress.lost += impl_->submitted - impl_->finished;
   return progress;
 }
 

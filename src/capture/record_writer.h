@@ -60,7 +60,7 @@ class RecordWriter {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // its thread holds it, too
 };
 
 }  // namespace op_tools

@@ -1,18 +1,14 @@
 #include "coverage/coverage_file.h"
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <fstream>
-#include <memory>
-#include <mutex>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 #include "base/run_folder.h"
 #include "coverage/coverage_text.h"
@@ -58,31 +54,7 @@ void write_coverage(const std::string& folder, const Coverage& account, const Va
   text += '\n';
 
   const std::string path = folder + "/coverage.json";
-  struct End {
-    std::mutex mutex;
-    std::condition_variable news;
-    bool is_there = false;
-    std::exception_ptr failure;
-  };
-  const auto end = std::make_shared<End>();
-  // On a mount whose server is gone, nobody can take a thread back from the system.
-  std::thread([end, path, text = std::move(text)] {
-    std::exception_ptr failure;
-    try {
-      replace_file(path, text);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    const std::lock_guard<std::mutex> lock(end->mutex);
-    end->is_there = true;
-    end->failure = failure;
-    end->news.notify_all();
-  }).detach();
-  std::unique_lock<std::mutex> lock(end->mutex);
-  if (!end->news.wait_for(lock, time_limit, [&] { return end->is_there; })) {
-    throw Error(path + ": was not written within " + std::to_string(time_limit.count()) + " s");
-  }
-  if (end->failure) std::rethrow_exception(end->failure);
+  run_in_time(path, time_limit, [path, text = std::move(text)] { replace_file(path, text); });
 }
 
 }  // namespace op_tools

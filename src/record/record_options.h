@@ -39,7 +39,7 @@ struct RecordOptions : ToolOptions {
   Option<double> write_timeout{
       this,
       300,
-      {"write_timeout", "OP_RECORD_WRITE_TIMEOUT",
+      {"write_timeout", "OP_TOOLS_WRITE_TIMEOUT",
        "seconds in which the disk must take rows; then recording stops, and the program goes on"},
       kAboveZero};
   Option<int64_t> jitter{this,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
@@ -386,11 +387,16 @@ void Recorder::make_file(const OpCall& call) {
   if (file_) return;
   const std::string& folder = options.output_dir.get();
   try {
-    make_folders(folder);
-    const std::string base = folder + "/rank" + std::to_string(rank_) + "-" + std::to_string(::getpid());
-    std::string path = base + ".oprec";
-    for (int i = 2; ::access(path.c_str(), F_OK) == 0; ++i) path = base + "-" + std::to_string(i) + ".oprec";
-    file_ = std::make_unique<RecordingFile>(path, header, std::chrono::duration<double>(options.write_timeout));
+    const std::chrono::duration<double> time_limit(options.write_timeout);
+    const std::string path = in_time(folder, time_limit, [folder, rank = rank_] {
+      make_folders(folder);
+      const std::string base = folder + "/rank" + std::to_string(rank) + "-" + std::to_string(::getpid());
+      std::string free_path = base + ".oprec";
+      for (int i = 2; ::access(free_path.c_str(), F_OK) == 0; ++i)
+        free_path = base + "-" + std::to_string(i) + ".oprec";
+      return free_path;
+    });
+    file_ = std::make_unique<RecordingFile>(path, header, time_limit);
     has_file_.store(true, std::memory_order_release);
   } catch (const Error& error) {
     stop_locked(EndedEarly::kFailure, error.what());

@@ -1,10 +1,10 @@
 #include "report/row_file.h"
 
 #include <algorithm>
-#include <chrono>
 #include <type_traits>
 #include <utility>
 
+#include "base/disk_time.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "report/json_writer.h"
@@ -13,7 +13,6 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kBuffer = size_t{16} << 10;
-constexpr std::chrono::minutes kSilence(5);  // of the disk
 
 void append_text(std::string& line, std::string_view text) {
   // find_first_of() asks the C library about each character by itself.
@@ -50,7 +49,7 @@ void append_cell(std::string& line, const Value& value) {
 }  // namespace
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
-    : columns_(std::move(columns)), file_(std::move(path), kSilence, AppendedFile::Present::kReplaced) {
+    : columns_(std::move(columns)), file_(std::move(path), disk_silence(), AppendedFile::Present::kReplaced) {
   if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
 }
 

@@ -435,7 +435,7 @@ TEST_CASE("a disk that takes nothing ends the capture; the program and its end g
     CHECK(!writer.submit(record()));
     writer.flush();
     const RecordWriter::Progress progress = writer.progress();
-    CHECK(progress.failure.find("took no record for") != std::string::npos);
+    CHECK(progress.failure.find("took nothing for") != std::string::npos);
     CHECK(progress.lost >= taken);
     CHECK(progress.records == 0);
   }

@@ -3,7 +3,7 @@
     slow_mount.py FOLDER MOUNT TROUBLE
 
 TROUBLE is a file with "" (writes pass), "slow SECONDS" (each write takes so long), "hang" (a write ends when the file says
-another thing) or "gone" (writes and new files fail). It is read at each write.
+another thing) or "gone" (writes, new files and new folders fail). It is read at each of them.
 """
 
 import errno
@@ -43,6 +43,7 @@ class SlowFolder(mfusepy.Operations):
         return [".", "..", *(entry.name for entry in Path(self.at(path)).iterdir())]
 
     def mkdir(self, path, mode):
+        self.wait()
         Path(self.at(path)).mkdir(mode)
         return 0
 

@@ -73,8 +73,7 @@ RULES = {
             "src/timing/tsc_clock.cpp",
             "src/timing/tsc_clock.h",
             "src/sim_device/",
-            "src/capture/record_writer.cpp",
-            "src/base/appended_file.cpp",
+            "src/base/disk_time.h",
         ],
     ),
     "one name for the interceptor's dispatch key": (

@@ -38,6 +38,32 @@ print(tool.result().failure, flush=True)
 said("")
 """
 
+# A not-a-number gives each tool something to write. The trouble ends with the program, whose end a mount that hangs
+# would hold.
+START = """
+import torch, op_tools
+from pathlib import Path
+
+try:
+    with TOOL:
+        result = (torch.ones(4) * float("nan")).sum()
+    print(result, flush=True)
+finally:
+    Path(TROUBLE).write_text("")
+"""
+
+# Each makes its folder on the program's thread, or at its end.
+AT_THE_START = {
+    "capture": "op_tools.OpCapture(output_dir=FOLDER)",
+    "record": "op_tools.OpRecord(output_dir=FOLDER)",
+    "observe": "op_tools.OpObserve(output_dir=FOLDER)",
+    "overflow": "op_tools.OpOverflowCheck(output_dir=FOLDER)",
+    "time": "op_tools.OpTimeMeasure(output_dir=FOLDER)",
+    "memory": "op_tools.OpMemoryCheck(output_dir=FOLDER)",
+    "autocompare": "op_tools.OpAutoCompare(output_dir=FOLDER)",
+    "blackbox": "op_tools.OpBlackBox(output_dir=FOLDER)",
+}
+
 TOOLS = {
     "capture": "op_tools.OpCapture(format='folders', output_dir=FOLDER, write_timeout=1, max_pending_mb=1)",
     "capture, container": "op_tools.OpCapture(format='container', output_dir=FOLDER, write_timeout=1, max_pending_mb=1)",
@@ -98,10 +124,22 @@ def test_a_slow_mount_loses_nothing(tool, mount, python, replay):
 def test_a_mount_that_hangs_stops_the_tool_and_not_the_program(tool, mount, python):
     # The program ends the trouble itself, after its work: it would wait for ever if the mount held it.
     failure, (error,) = run(python, mount, tool, "hang", after="hang")
-    assert "for 1 s (write_timeout=)" in failure and failure in error and "the program goes on" in error
+    assert "for 1 s (OP_TOOLS_WRITE_TIMEOUT)" in failure and failure in error and "the program goes on" in error
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_mount_that_fails_stops_the_tool_and_not_the_program(tool, mount, python):
     failure, (error,) = run(python, mount, tool, "gone", after="gone")
     assert "Input/output error" in failure and failure in error and "the program goes on" in error
+
+
+@pytest.mark.parametrize("trouble", ["hang", "gone"])
+@pytest.mark.parametrize("tool", AT_THE_START)
+def test_a_mount_that_takes_no_folder_stops_the_tool_and_not_the_program(tool, trouble, mount, python):
+    folder, trouble_file = mount
+    trouble_file.write_text(trouble)
+    text = START.replace("TOOL", AT_THE_START[tool]).replace("FOLDER", repr(str(folder / "out")))
+    done = python(text.replace("TROUBLE", repr(str(trouble_file))), timeout=30, OP_TOOLS_WRITE_TIMEOUT="1")
+    assert "tensor(nan)" in done.stdout
+    (error,) = (line for line in done.stderr.splitlines() if "op_tools error" in line)
+    assert {"hang": "took nothing for 1 s (OP_TOOLS_WRITE_TIMEOUT)", "gone": "Input/output error"}[trouble] in error
