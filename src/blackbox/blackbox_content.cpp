@@ -22,8 +22,6 @@
 namespace op_tools {
 namespace {
 
-constexpr uint32_t kLongestText = 1 << 16;
-
 double seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;
 }
@@ -46,30 +44,52 @@ const char* to_string(Kept kept) {
   return "?";
 }
 
-// Most of a file was never written, and costs nothing as long as it is not read.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status {};
-    if (descriptor >= 0 && ::fstat(descriptor, &status) == 0) {
-      size_ = static_cast<size_t>(status.st_size);
-      memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor_ >= 0) {
+      size_ = size_now();
+      memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
     }
+    if (memory_ != MAP_FAILED) return;
     const int error = errno;
-    if (descriptor >= 0) ::close(descriptor);
-    if (memory_ == MAP_FAILED) fail(path, "cannot be read as a file of OpBlackBox", error);
+    if (descriptor_ >= 0) ::close(descriptor_);
+    fail(path, "cannot be read as a file of OpBlackBox", error);
   }
-  ~MappedFile() { ::munmap(memory_, size_); }
+  ~MappedFile() {
+    ::munmap(memory_, size_);
+    ::close(descriptor_);
+  }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::string_view bytes() const { return {static_cast<const char*>(memory_), size_}; }
+  bool has_grown() const { return size_now() > size_; }
 
  private:
+  size_t size_now() const {
+    struct stat status {};
+    return ::fstat(descriptor_, &status) == 0 ? static_cast<size_t>(status.st_size) : 0;
+  }
+
+  int descriptor_ = -1;
   void* memory_ = MAP_FAILED;
   size_t size_ = 0;
 };
+
+// A process that writes the file may add a part behind the bytes that are mapped.
+template <class Read>
+auto read_growing(const std::string& path, const Read& read) {
+  for (;;) {
+    const MappedFile file(path);
+    try {
+      return read(file.bytes());
+    } catch (const Error&) {
+      if (!file.has_grown()) throw;
+    }
+  }
+}
 
 // What stands in a damaged file may be too large.
 int64_t sum(int64_t left, int64_t right) {
@@ -85,17 +105,14 @@ class Reader {
   Reader(std::string_view bytes, const std::string& path) : bytes_(bytes), path_(path) {
     std::memcpy(header_, range(0, sizeof header_).data(), sizeof header_);
     const Header& header = this->header();
-    constexpr std::string_view kMagic = "OPTBLBX3";
-    if (std::string_view(header.magic, sizeof header.magic) != kMagic || header.header_bytes != 4096 ||
+    constexpr std::string_view kMagic = "OPTBLBX4";
+    if (std::string_view(header.magic, sizeof header.magic) != kMagic || header.header_bytes < sizeof(Header) ||
         header.call_bytes != sizeof(BlackBoxCall)) {
       throw Error(path_ + ": is no file of OpBlackBox, or of another version of it");
     }
-    const uint64_t need =
-        std::max({end_of(header.strings_at, header.string_bytes), end_of(header.inputs_at, header.input_bytes),
-                  end_of(header.kept_at, header.kept_bytes, header.kept_places)});
-    if (need > bytes_.size() || header.strings_used.load() > header.string_bytes) {
+    if (header.bytes.load() > bytes_.size()) {
       throw Error(path_ + ": is cut off: it has " + std::to_string(bytes_.size()) + " bytes of " +
-                  std::to_string(need));
+                  std::to_string(header.bytes.load()));
     }
     if (header.calls < 1) throw Error(path_ + ": is damaged: it has no room for calls");
   }
@@ -103,17 +120,16 @@ class Reader {
   const Header& header() const { return *reinterpret_cast<const Header*>(header_); }
 
   std::string string(StringId id) const {
-    const uint64_t used = header().strings_used.load();
     if (id == 0) return {};
-    if (used < sizeof(uint32_t) || id > used - sizeof(uint32_t)) return "?";
-    return text_at(header().strings_at + id, bytes_.size());
+    if (id >= header().strings_used.load()) return "?";
+    return text_in(header().strings, id);
   }
 
   std::vector<BlackBoxRow> rows() const {
     const Header& header = this->header();
     std::vector<BlackBoxRow> rows;
-    for (uint64_t i = 0; i < std::min(header.regions_used.load(), header.threads); ++i) {
-      const uint64_t region = header.header_bytes + i * header.region_bytes;
+    for (uint64_t i = 0; i < std::min(header.regions_used.load(), BlackBoxFile::kThreads); ++i) {
+      const uint64_t region = place_of(header.regions[i]);
       const auto [thread, depth, ended] = at<RegionBegin>(region);
       const uint64_t opened = region + offsetof(BlackBoxFile::Region, open);
       const uint64_t ring = opened + header.nested * sizeof(BlackBoxCall);
@@ -138,7 +154,8 @@ class Reader {
     const Header& header = this->header();
     std::map<int64_t, FilesOfCall> calls;
     for (uint64_t i = 0; i < header.kept_places && header.kept_bytes > sizeof(Lengths); ++i) {
-      uint64_t place = header.kept_at + i * header.kept_bytes;
+      uint64_t place = place_of(at<uint32_t>(header.kept_at + i * sizeof(PageNumber)));
+      if (place == 0) continue;
       const auto [call, size] = at<Lengths>(place);
       place += sizeof(Lengths);
       if (call == 0 || size > header.kept_bytes - sizeof(Lengths)) continue;
@@ -167,12 +184,7 @@ class Reader {
   };
   static_assert(sizeof(StreamCopy) == sizeof(BlackBoxFile::Stream));
 
-  // Of some parts of one size; as large as a number can be where it is larger.
-  static uint64_t end_of(uint64_t place, uint64_t bytes, uint64_t count = 1) {
-    uint64_t end = 0;
-    const bool is_too_large = __builtin_mul_overflow(bytes, count, &end) || __builtin_add_overflow(end, place, &end);
-    return is_too_large ? UINT64_MAX : end;
-  }
+  static uint64_t place_of(uint32_t page) { return uint64_t{page} * BlackBoxFile::kPage; }
   std::string_view range(uint64_t place, uint64_t size) const {
     if (size > bytes_.size() || place > bytes_.size() - size) {
       throw Error(path_ + ": is cut off or damaged: nothing at byte " + std::to_string(place));
@@ -186,20 +198,22 @@ class Reader {
     std::memcpy(&value, range(place, sizeof value).data(), sizeof value);
     return value;
   }
-  // A text, which stands behind its length and goes up to `end` at most.
-  std::string text_at(uint64_t place, uint64_t end) const {
-    const uint64_t begin = place + sizeof(uint32_t);
-    const uint64_t size = std::min({at<uint32_t>(place), kLongestText});
-    return std::string(range(begin, std::min(size, end < begin ? 0 : end - begin)));
+  // A text, which stands behind its length, at that byte of the segments.
+  template <size_t kSegments>
+  std::string text_in(const PageNumber (&segments)[kSegments], uint64_t byte) const {
+    const uint64_t segment = byte / BlackBoxFile::kSegment, in_segment = byte % BlackBoxFile::kSegment;
+    if (segment >= kSegments || segments[segment] == 0) return "?";
+    const uint64_t length_at = place_of(segments[segment]) + in_segment;
+    const uint64_t most = BlackBoxFile::kLongestText - std::min<uint64_t>(in_segment, BlackBoxFile::kLongestText);
+    return std::string(range(length_at + sizeof(uint32_t), std::min<uint64_t>(at<uint32_t>(length_at), most)));
   }
 
   // Of inputs.
   std::string description(InputsId id) const {
     const Header& header = this->header();
-    const uint64_t units = header.input_bytes / BlackBoxFile::kUnit;
-    if (id == 0 || units == 0) return {};
-    if (static_cast<uint32_t>(header.inputs_used.load()) - id > units) return "?";
-    return text_at(header.inputs_at + id % units * BlackBoxFile::kUnit, header.inputs_at + header.input_bytes);
+    if (id == 0) return {};
+    if (static_cast<uint32_t>(header.inputs_used.load()) - id > BlackBoxFile::kInputsUnits) return "?";
+    return text_in(header.inputs, uint64_t{id % BlackBoxFile::kInputsUnits} * BlackBoxFile::kUnit);
   }
 
   BlackBoxRow row(const BlackBoxCall& call, uint64_t thread, bool is_open) const {
@@ -237,6 +251,28 @@ void write_file(const std::string& path, std::string_view bytes) {
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
   if (!file) fail(path, "cannot be written", errno);
+}
+
+std::vector<std::string> save_kept_calls(const Reader& reader, const std::string& path, const std::string& folder) {
+  const std::map<int64_t, FilesOfCall> kept = reader.kept();
+  const std::string input = file_name(CallFile::kInput, 0), meta = file_name(CallFile::kMeta, 0);
+  std::vector<BlackBoxRow> rows = reader.rows();
+  std::erase_if(rows, [&](const BlackBoxRow& row) {
+    const auto files = kept.find(row.id);
+    return row.stored != to_string(Kept::kInputs) || files == kept.end() || !files->second.contains(input) ||
+           !files->second.contains(meta);
+  });
+  if (rows.empty()) throw Error(path + ": has no inputs of calls; OpBlackBox keeps them with inputs=N");
+  std::stable_partition(rows.begin(), rows.end(), [](const BlackBoxRow& row) { return row.state != "open"; });
+  std::vector<std::string> folders;
+  for (const BlackBoxRow& row : rows) {
+    const std::string place = folder + "/" + call_folder({row.op, static_cast<uint64_t>(row.id)});
+    make_folders(place);
+    const FilesOfCall& files = kept.at(row.id);
+    for (const std::string& file : {input, meta}) write_file(place + "/" + file, files.at(file));
+    folders.push_back(place);
+  }
+  return folders;
 }
 
 }  // namespace
@@ -289,31 +325,11 @@ BlackBoxContent read_black_box(std::string_view bytes, const std::string& path) 
 }
 
 BlackBoxContent read_black_box(const std::string& path) {
-  return read_black_box(MappedFile(path).bytes(), path);
+  return read_growing(path, [&](std::string_view bytes) { return read_black_box(bytes, path); });
 }
 
 std::vector<std::string> save_kept_calls(const std::string& path, const std::string& folder) {
-  const MappedFile file(path);
-  const Reader reader(file.bytes(), path);
-  const std::map<int64_t, FilesOfCall> kept = reader.kept();
-  const std::string input = file_name(CallFile::kInput, 0), meta = file_name(CallFile::kMeta, 0);
-  std::vector<BlackBoxRow> rows = reader.rows();
-  std::erase_if(rows, [&](const BlackBoxRow& row) {
-    const auto files = kept.find(row.id);
-    return row.stored != to_string(Kept::kInputs) || files == kept.end() || !files->second.contains(input) ||
-           !files->second.contains(meta);
-  });
-  if (rows.empty()) throw Error(path + ": has no inputs of calls; OpBlackBox keeps them with inputs=N");
-  std::stable_partition(rows.begin(), rows.end(), [](const BlackBoxRow& row) { return row.state != "open"; });
-  std::vector<std::string> folders;
-  for (const BlackBoxRow& row : rows) {
-    const std::string place = folder + "/" + call_folder({row.op, static_cast<uint64_t>(row.id)});
-    make_folders(place);
-    const FilesOfCall& files = kept.at(row.id);
-    for (const std::string& file : {input, meta}) write_file(place + "/" + file, files.at(file));
-    folders.push_back(place);
-  }
-  return folders;
+  return read_growing(path, [&](std::string_view bytes) { return save_kept_calls(Reader(bytes, path), path, folder); });
 }
 
 }  // namespace op_tools

@@ -19,9 +19,16 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t page_aligned(size_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+  return (bytes + BlackBoxFile::kPage - 1) / BlackBoxFile::kPage * BlackBoxFile::kPage;
+}
+
+// Takes blocks of the disk for a part of the file, which grows by it, before anything is stored there: on a full disk a
+// store to a part without blocks would end the program with SIGBUS.
+bool has_room(int descriptor, size_t at, size_t bytes) {
+  const int problem = ::posix_fallocate(descriptor, static_cast<off_t>(at), static_cast<off_t>(bytes));
+  if (problem) errno = problem;
+  return problem == 0;
 }
 
 thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, an entry per file
@@ -54,15 +61,15 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
     : path_(path), calls_(static_cast<uint32_t>(size.calls)), serial_(files_made.fetch_add(1) + 1) {
   const size_t region_bytes =
       page_aligned(offsetof(Region, ring) + static_cast<size_t>(size.calls) * sizeof(BlackBoxCall));
-  const size_t strings_at = kPage + kThreads * region_bytes;
-  const size_t inputs_at = strings_at + kStringBytes;
-  const size_t kept_at = inputs_at + size_t{kInputsUnits} * kUnit;
+  const size_t table_bytes = page_aligned(static_cast<size_t>(size.kept_places) * sizeof(PageNumber));
   const size_t kept_bytes = page_aligned(sizeof(KeptPlace) + static_cast<size_t>(size.kept_bytes));
-  bytes_ = kept_at + static_cast<size_t>(size.kept_places) * kept_bytes;
+  const size_t begin_bytes = 2 * kPage + table_bytes;
+  mapped_ = begin_bytes + kThreads * region_bytes + (kStringSegments + kInputsSegments) * size_t{kSegment} +
+            static_cast<size_t>(size.kept_places) * kept_bytes;
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail(path, "cannot make the file");
-  if (::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 && has_room(0, kPage)) {
-    void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (has_room(descriptor_, 0, begin_bytes)) {
+    void* const memory = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
     if (memory != MAP_FAILED) memory_ = static_cast<char*>(memory);
   }
   if (!memory_) {
@@ -72,9 +79,9 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
     errno = problem;
     fail(path, "cannot map the file");
   }
-  ::madvise(memory_, bytes_, MADV_DONTFORK);
+  ::madvise(memory_, mapped_, MADV_DONTFORK);
   header_ = new (memory_) Header{};
-  header_->header_bytes = kPage;
+  header_->header_bytes = 2 * kPage;
   header_->call_bytes = sizeof(BlackBoxCall);
   header_->pid = static_cast<uint32_t>(::getpid());
   header_->rank = static_cast<uint32_t>(rank);
@@ -83,12 +90,9 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->nested = kMostNested;
   header_->calls = calls_;
   header_->region_bytes = region_bytes;
-  header_->strings_at = strings_at;
-  header_->string_bytes = kStringBytes;
-  header_->inputs_at = inputs_at;
-  header_->input_bytes = size_t{kInputsUnits} * kUnit;
+  header_->bytes.store(begin_bytes, std::memory_order_release);
   header_->inputs_used.store(1, std::memory_order_release);
-  header_->kept_at = kept_at;
+  header_->kept_at = 2 * kPage;
   header_->kept_bytes = kept_bytes;
   header_->kept_places = static_cast<uint32_t>(size.kept_places);
   header_->clock_to_unix = clock_to_unix();
@@ -97,25 +101,27 @@ BlackBoxFile::BlackBoxFile(const std::string& path, const Size& size, int64_t ra
   header_->host = intern(host_name());
   header_->program = intern(command_line());
   std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header_->magic, "OPTBLBX3", sizeof header_->magic);  // from here on a reader may look
+  std::memcpy(header_->magic, "OPTBLBX4", sizeof header_->magic);  // from here on a reader may look
 }
 
 BlackBoxFile::~BlackBoxFile() {
   if (is_parents()) return;
-  ::munmap(memory_, bytes_);
+  ::munmap(memory_, mapped_);
   ::close(descriptor_);
 }
 
-// Takes blocks of the disk for a part of the file before anything is stored there: on a full disk a store to a part
-// without blocks would end the program with SIGBUS.
-bool BlackBoxFile::has_room(size_t at, size_t bytes) const {
-  const int problem = ::posix_fallocate(descriptor_, static_cast<off_t>(at), static_cast<off_t>(bytes));
-  if (problem) errno = problem;
-  return problem == 0;
+char* BlackBoxFile::part(PageNumber& place, size_t bytes) {
+  const uint32_t page = place.load(std::memory_order_relaxed);
+  if (page) return at_page(page);
+  const size_t at = header_->bytes.load(std::memory_order_relaxed);
+  if (!has_room(descriptor_, at, bytes)) return nullptr;
+  header_->bytes.store(at + bytes, std::memory_order_release);
+  place.store(static_cast<uint32_t>(at / kPage), std::memory_order_release);
+  return memory_ + at;
 }
 
 BlackBoxFile::Region& BlackBoxFile::region_at(uint32_t index) const {
-  return *reinterpret_cast<Region*>(memory_ + kPage + index * header_->region_bytes);
+  return *reinterpret_cast<Region*>(at_page(header_->regions[index].load(std::memory_order_acquire)));
 }
 
 BlackBoxFile::Thread& BlackBoxFile::find_thread() {
@@ -137,8 +143,8 @@ BlackBoxFile::Region* BlackBoxFile::take_region() {
   Region* region = nullptr;
   const uint32_t used = header_->regions_used.load(std::memory_order_relaxed);
   if (used < kThreads) {
-    if (!has_room(kPage + used * header_->region_bytes, header_->region_bytes)) return nullptr;
-    region = &region_at(used);
+    region = reinterpret_cast<Region*>(part(header_->regions[used], header_->region_bytes));
+    if (!region) return nullptr;
   }
   // That of a thread which has ended; the system knows.
   for (uint32_t i = 0; i < used && !region; ++i) {
@@ -154,9 +160,9 @@ BlackBoxFile::Region* BlackBoxFile::take_region() {
 }
 
 BlackBoxFile::KeptPlace* BlackBoxFile::kept_place(uint32_t index) {
-  const size_t at = header_->kept_at + index * header_->kept_bytes;
-  if (!has_room(at, header_->kept_bytes)) return nullptr;
-  return reinterpret_cast<KeptPlace*>(memory_ + at);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto* const table = reinterpret_cast<PageNumber*>(memory_ + header_->kept_at);
+  return reinterpret_cast<KeptPlace*>(part(table[index], header_->kept_bytes));
 }
 
 void BlackBoxFile::copy_to(const std::string& path) const {
@@ -165,22 +171,12 @@ void BlackBoxFile::copy_to(const std::string& path) const {
   ::unlink(temporary.c_str());
   const int to = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (to < 0) fail(temporary, "cannot make the file");
-  const auto copy = [&](size_t at, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-      const ssize_t written = ::pwrite(to, memory_ + at + done, bytes - done, static_cast<off_t>(at + done));
-      if (written <= 0) return false;
-      done += static_cast<size_t>(written);
-    }
-    return true;
-  };
-  bool all = ::ftruncate(to, static_cast<off_t>(bytes_)) == 0 &&
-             copy(0, kPage + header_->regions_used.load(std::memory_order_acquire) * header_->region_bytes) &&
-             copy(header_->strings_at, header_->strings_used.load(std::memory_order_acquire)) &&
-             copy(header_->inputs_at, inputs_room());
-  for (uint32_t i = 0; all && i < header_->kept_places; ++i) {
-    const size_t at = header_->kept_at + i * header_->kept_bytes;
-    const auto* const place = reinterpret_cast<const KeptPlace*>(memory_ + at);
-    if (place->call.load(std::memory_order_acquire)) all = copy(at, sizeof(KeptPlace) + place->bytes);
+  const std::string_view all_bytes = bytes();
+  bool all = true;
+  for (size_t done = 0; all && done < all_bytes.size();) {
+    const ssize_t written = ::pwrite(to, all_bytes.data() + done, all_bytes.size() - done, static_cast<off_t>(done));
+    all = written > 0;
+    if (all) done += static_cast<size_t>(written);
   }
   const int64_t now = clock_now() + header_->clock_to_unix;
   all = all && ::pwrite(to, &now, sizeof now, offsetof(Header, copied)) == sizeof now;
@@ -191,41 +187,28 @@ void BlackBoxFile::copy_to(const std::string& path) const {
   fail(temporary, "cannot write the copy");
 }
 
-// `room`: how many bytes from `at` on have blocks of the disk; afterwards at least `bytes`.
-bool BlackBoxFile::grow(size_t& room, size_t at, size_t bytes) {
-  constexpr size_t kStep = 64 << 10;
-  for (; room < bytes; room += kStep) {
-    if (!has_room(at + room, kStep)) return false;
-  }
-  return true;
-}
-
-size_t BlackBoxFile::inputs_room() const {
-  return std::min<uint64_t>(header_->inputs_used.load(std::memory_order_acquire), kInputsUnits) * kUnit;
-}
-
 InputsId BlackBoxFile::describe(uint64_t key, c10::function_ref<std::string()> text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   constexpr size_t kMostKnown = 1 << 16;
   if (described_.size() >= kMostKnown) described_.clear();
   const auto [known, is_new] = described_.try_emplace(key, InputsId{0});
   if (!is_new && is_fresh(known->second)) return known->second;
-  constexpr size_t kMostBytes = 1 << 16;  // of a list of thousands of tensors; a small part of the ring
-  std::string description = text().substr(0, kMostBytes);
+  const std::string description = text().substr(0, kLongestText);
   const auto size = static_cast<uint32_t>(description.size());
   const auto units = static_cast<uint32_t>((sizeof size + size + kUnit - 1) / kUnit);
   uint64_t at = header_->inputs_used.load(std::memory_order_relaxed);
-  const uint64_t left = kInputsUnits - at % kInputsUnits;
+  const uint64_t left = kSegmentUnits - at % kSegmentUnits;
   if (units > left) at += left;  // in a single piece
   if (static_cast<InputsId>(at) == 0) ++at;
-  const size_t place = at % kInputsUnits * kUnit;
-  if (!grow(inputs_room_, header_->inputs_at, place + units * size_t{kUnit})) {
+  const uint64_t unit = at % kInputsUnits;
+  char* const segment = part(header_->inputs[unit / kSegmentUnits], kSegment);
+  if (!segment) {
     described_.erase(known);
     return 0;
   }
   // A reader must not take half written bytes for the former ones: the place counts as new from here on.
   header_->inputs_used.store(at + units, std::memory_order_release);
-  char* const memory = memory_ + header_->inputs_at + place;
+  char* const memory = segment + unit % kSegmentUnits * kUnit;
   std::memcpy(memory, &size, sizeof size);
   std::memcpy(memory + sizeof size, description.data(), size);
   return known->second = static_cast<InputsId>(at);
@@ -234,27 +217,27 @@ InputsId BlackBoxFile::describe(uint64_t key, c10::function_ref<std::string()> t
 std::string BlackBoxFile::description(InputsId id) const {
   const auto age = static_cast<uint32_t>(header_->inputs_used.load(std::memory_order_acquire)) - id;
   if (id == 0 || age > kInputsUnits) return "";
-  const size_t place = size_t{id % kInputsUnits} * kUnit;
-  uint32_t size = 0;
-  std::memcpy(&size, memory_ + header_->inputs_at + place, sizeof size);
-  size = std::min<uint32_t>(size, static_cast<uint32_t>(header_->input_bytes - place - sizeof size));
-  std::string text(memory_ + header_->inputs_at + place + sizeof size, size);
+  const uint32_t unit = id % kInputsUnits;
+  std::string text(text_at(header_->inputs[unit / kSegmentUnits], size_t{unit % kSegmentUnits} * kUnit));
   const auto age_now = static_cast<uint32_t>(header_->inputs_used.load(std::memory_order_acquire)) - id;
   return age_now > kInputsUnits ? "" : text;
 }
 
 StringId BlackBoxFile::intern(std::string_view text) {
   if (text.empty()) return 0;
+  text = text.substr(0, kLongestText);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto entry = ids_.find(std::string(text));
   if (entry != ids_.end()) return entry->second;
-  const uint64_t at = header_->strings_used.load(std::memory_order_relaxed);
   const auto size = static_cast<uint32_t>(text.size());
-  if (at + sizeof size + size > kStringBytes || !grow(string_room_, header_->strings_at, at + sizeof size + size)) {
+  uint64_t at = header_->strings_used.load(std::memory_order_relaxed);
+  if (const uint64_t left = kSegment - at % kSegment; sizeof size + size > left) at += left;
+  char* const segment = at / kSegment < kStringSegments ? part(header_->strings[at / kSegment], kSegment) : nullptr;
+  if (!segment) {
     header_->names_lost.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
-  char* const place = memory_ + header_->strings_at + at;
+  char* const place = segment + at % kSegment;
   std::memcpy(place, &size, sizeof size);
   std::memcpy(place + sizeof size, text.data(), size);
   header_->strings_used.store(at + sizeof size + size, std::memory_order_release);
@@ -262,10 +245,15 @@ StringId BlackBoxFile::intern(std::string_view text) {
 }
 
 std::string_view BlackBoxFile::text(StringId id) const {
-  const char* const place = memory_ + header_->strings_at + id;
+  return id ? text_at(header_->strings[id / kSegment], id % kSegment) : std::string_view();
+}
+
+// Of descriptions the bytes may be new ones meanwhile: they end in the segment, whatever the length.
+std::string_view BlackBoxFile::text_at(const PageNumber& segment, size_t place) const {
+  const char* const memory = at_page(segment.load(std::memory_order_acquire)) + place;
   uint32_t size = 0;
-  std::memcpy(&size, place, sizeof size);
-  return {place + sizeof size, size};
+  std::memcpy(&size, memory, sizeof size);
+  return {memory + sizeof size, std::min<size_t>(size, kSegment - place - sizeof size)};
 }
 
 uint64_t BlackBoxFile::progress() const {

@@ -4,13 +4,13 @@
 // dies, whatever kills it, without a handler and without a system call. (It does not stay when the machine loses
 // power.) Nothing is written twice or moved, so that a reader may look at any time (blackbox_content.h).
 //
-//   Header, a page
+//   Header, two pages, with the places of the parts, which stand in the order in which they were needed:
 //   Region of each thread: its number, the calls it is in (`open`, the innermost last), and a ring of those that ended
-//   strings: names, modules and lines, each once; a call has their places
-//   inputs: a ring of descriptions of inputs, of which a program with dynamic shapes makes ever more
+//   segments of strings: names, modules and lines, each once; a call has their places
+//   segments of inputs: a ring of descriptions of inputs, of which a program with dynamic shapes makes ever more
 //   stored inputs: places of equal size, each with the files of a saved call (kept_inputs.h)
 //
-// A page of the file takes disk and memory when it is first written: a region that no thread uses costs nothing.
+// The file grows as parts are needed: that of a program with two threads has 0.7 MB, and no holes.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -31,10 +31,13 @@
 
 namespace op_tools {
 
-// A place in the table of strings; 0: the empty string, also where the table is full.
+// A place in the segments of strings, as if they stood behind each other; 0: the empty string, also where they are
+// full.
 using StringId = uint32_t;
 // A place in the ring of descriptions, in units of kUnit bytes since its begin, modulo 2^32; 0: none.
 using InputsId = uint32_t;
+// Of a part of the file, in pages; 0: there is none yet.
+using PageNumber = std::atomic<uint32_t>;
 
 // The part of a call's inputs in the file.
 enum class Kept : uint8_t {
@@ -69,9 +72,13 @@ class BlackBoxFile {
   static constexpr uint32_t kThreads = 256;    // with a region of their own
   static constexpr uint32_t kMostNested = 31;  // calls of a thread that are open at once; deeper ones are not noted
   static constexpr uint32_t kStreams = 64;
-  static constexpr size_t kStringBytes = 8 << 20;
+  static constexpr size_t kPage = 4096;
+  static constexpr uint32_t kSegment = 64 << 10;  // bytes; a text is in one
+  static constexpr uint32_t kStringSegments = 128, kInputsSegments = 64;
+  static constexpr uint32_t kLongestText = kSegment - sizeof(uint32_t);  // behind its length
   static constexpr uint32_t kUnit = 8;
-  static constexpr uint32_t kInputsUnits = (4 << 20) / kUnit;
+  static constexpr uint32_t kSegmentUnits = kSegment / kUnit;
+  static constexpr uint32_t kInputsUnits = kInputsSegments * kSegmentUnits;
 
   // A stream of a device. The calls that had returned when the last reached event was put into it are done there.
   struct Stream {
@@ -83,27 +90,31 @@ class BlackBoxFile {
   };
 
   struct Header {
-    char magic[8];  // "OPTBLBX3"
+    char magic[8];  // "OPTBLBX4"
     uint32_t header_bytes, call_bytes;
     uint32_t pid, rank;
     uint32_t threads, nested, calls;  // regions; open calls and ring of each
     uint32_t parent;                  // the process that this process was forked from; 0: a process without the tool
-    uint64_t region_bytes, strings_at, string_bytes, inputs_at, input_bytes;
+    uint64_t region_bytes;
     int64_t clock_to_unix, started;
     StringId host, program;
+    // Numbers of parts come before their places: a reader that copies this while it is written finds the places.
+    std::atomic<uint64_t> bytes;  // of the file
     std::atomic<uint64_t> strings_used;
     std::atomic<uint32_t> regions_used;
-    std::atomic<uint32_t> closed;    // the tool was stopped
-    std::atomic<uint64_t> left_out;  // calls of threads without a region, or nested too deep
-    uint64_t kept_at, kept_bytes;    // places of stored inputs: where the first is, how large each is
-    uint32_t kept_places;
-    std::atomic<uint32_t> streams_used;
+    std::atomic<uint32_t> closed;       // the tool was stopped
+    std::atomic<uint64_t> left_out;     // calls of threads without a region, or nested too deep
     std::atomic<uint64_t> inputs_used;  // units of the ring that were ever written; its first is never used
     std::atomic<uint64_t> names_lost;   // strings without a place: the table or the disk is full
-    int64_t copied;  // when this copy was made, in nanoseconds since 1970; 0: it is the file of the process itself
+    int64_t copied;       // when this copy was made, in nanoseconds since 1970; 0: it is the file of the process itself
+    uint64_t kept_bytes;  // of a place of stored inputs
+    uint64_t kept_at;     // where their table is, a PageNumber for each
+    uint32_t kept_places;
+    std::atomic<uint32_t> streams_used;
     Stream streams[kStreams];
+    PageNumber regions[kThreads], strings[kStringSegments], inputs[kInputsSegments];
   };
-  static_assert(sizeof(Header) <= 4096);
+  static_assert(sizeof(Header) <= 2 * kPage);
 
   // Of a call; its files follow: for each the lengths of name and contents (uint64_t), then both.
   struct KeptPlace {
@@ -169,9 +180,9 @@ class BlackBoxFile {
   // Ends the innermost open call of that number, and those that were begun in it and never ended. Its stream; 0: none.
   uint8_t end(Thread& thread, uint64_t id, bool failed);
 
-  // The place number `index` for stored inputs, on the disk; nullptr: the disk is full.
+  // The place number `index` for stored inputs; nullptr: the disk is full. Any thread.
   KeptPlace* kept_place(uint32_t index);
-  // Writes the used part of the file into another file, which takes the place of an existing file. Throws Error.
+  // Writes the file into another file, which takes the place of an existing file. Throws Error.
   void copy_to(const std::string& path) const;
 
   // Writes a string that is not there yet. Any thread.
@@ -188,7 +199,7 @@ class BlackBoxFile {
   // This process was forked from the process whose file it is: it must not be touched, and is not mapped.
   bool is_parents() const { return owner_.in_child(); }
   const std::string& path() const { return path_; }
-  std::string_view bytes() const { return {memory_, bytes_}; }
+  std::string_view bytes() const { return {memory_, header_->bytes.load(std::memory_order_acquire)}; }
   // Grows while any thread begins or ends a call.
   uint64_t progress() const;
   // Where the process stands when no call has begun or ended since before `since`: the call that is open, else the
@@ -216,9 +227,11 @@ class BlackBoxFile {
   Region& region_at(uint32_t index) const;
   Thread& find_thread();
   Region* take_region();
-  bool has_room(size_t at, size_t bytes) const;
-  bool grow(size_t& room, size_t at, size_t bytes);
-  size_t inputs_room() const;  // how much of the ring of descriptions was ever written
+  // The part that has that place; makes it at the file's end. nullptr: the disk is full. With the lock held.
+  char* part(PageNumber& place, size_t bytes);
+  char* at_page(uint32_t page) const { return memory_ + size_t{page} * kPage; }
+  // Of a text that is there.
+  std::string_view text_at(const PageNumber& segment, size_t place) const;
 
   const std::string path_;
   const uint32_t calls_;  // of each ring
@@ -226,11 +239,11 @@ class BlackBoxFile {
   uint64_t serial_;  // tells files of a process apart
   const std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
   int descriptor_ = -1;
-  size_t bytes_ = 0, string_room_ = 0, inputs_room_ = 0;
+  size_t mapped_ = 0;  // bytes: as large as the file can become
   char* memory_ = nullptr;
   Header* header_ = nullptr;
 
-  std::mutex mutex_;  // guards the strings' index and the giving of regions
+  std::mutex mutex_;  // guards the file's growth and the strings' index
   std::unordered_map<std::string, StringId> ids_;
   std::unordered_map<uint64_t, InputsId> described_;  // by key
 };

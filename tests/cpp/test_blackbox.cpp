@@ -165,10 +165,14 @@ TEST_CASE("strings are in the file once", "[blackbox]") {
   CHECK(file.intern("aten::mm") == first);
   CHECK(file.text(first) == "aten::mm");
   CHECK(file.intern("") == 0);
-  const std::string large(BlackBoxFile::kStringBytes, 'x');
+  const auto large = [](uint32_t i) { return std::string(BlackBoxFile::kSegment, static_cast<char>(i)); };
+  for (uint32_t i = 1; i < BlackBoxFile::kStringSegments; ++i) {
+    CHECK(file.text(file.intern(large(i))) == large(i).substr(0, BlackBoxFile::kLongestText));
+  }
   CHECK(file.header().names_lost.load() == 0);
-  CHECK(file.intern(large) == 0);  // no room: a call has an empty name then
+  CHECK(file.intern("aten::add") == 0);  // no room: a call has an empty name then
   CHECK(file.header().names_lost.load() == 1);
+  CHECK(file.text(first) == "aten::mm");
   CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/a.blackbox", {16}, 0), Error);  // it exists
   CHECK_THROWS_AS(BlackBoxFile(folder.path() + "/no/a.blackbox", {16}, 0), Error);
 }
@@ -190,7 +194,8 @@ TEST_CASE("descriptions go round, and names stay", "[blackbox]") {
   const InputsId again = file.describe(1, [&] { return text_of(1); });
   CHECK(again != first);
   CHECK(file.description(again) == text_of(1));
-  CHECK(file.description(file.describe(0, [] { return std::string(1 << 20, 'x'); })).size() == 1 << 16);
+  CHECK(file.description(file.describe(0, [] { return std::string(1 << 20, 'x'); })).size() ==
+        BlackBoxFile::kLongestText);
   CHECK(file.text(file.intern("aten::mm")) == "aten::mm");
   CHECK(file.description(0).empty());
 }
@@ -213,7 +218,7 @@ TEST_CASE("the tool writes calls with shapes, and marks those that raised", "[bl
   CHECK(std::count(seen.begin(), seen.end(), "failed aten::mm float32[2, 3], float32[2, 3]") == 1);
   std::ifstream file(result.path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  CHECK(bytes.compare(0, 8, "OPTBLBX3") == 0);
+  CHECK(bytes.compare(0, 8, "OPTBLBX4") == 0);
   CHECK(bytes.find("aten::mm") != std::string::npos);
 }
 

@@ -275,7 +275,7 @@ def report_of_two(kind, patch):
 
 
 # In the header of the file (src/blackbox/blackbox_file.h).
-_CLOSED, _LEFT_OUT = 116, 120
+_CLOSED, _LEFT_OUT = 92, 96
 
 
 def blackbox(kind, _):
