@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/option.h"
-#include "base/read_options.h"
 
 namespace op_tools {
 namespace {
@@ -49,10 +48,7 @@ void flush_all() {
 }  // namespace
 
 std::chrono::duration<double> disk_silence() {
-  const auto text = environment(kVariable);
-  if (!text) return std::chrono::minutes(5);
-  const double seconds = OptionType<double>::read(kVariable, *text, kAboveZero);
-  return std::chrono::duration<double>(seconds);
+  return std::chrono::duration<double>(number_in_environment(kVariable, kAboveZero, 300));
 }
 
 void run_in_time(const std::string& path, std::chrono::duration<double> limit, std::function<void()> work) {

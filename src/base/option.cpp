@@ -94,6 +94,14 @@ std::string OptionType<double>::text(double value, const Rule&) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
+double number_in_environment(const std::string& variable, NumberRange range, double without) {
+  const auto text = environment(variable);
+  if (!text) return without;
+  const double number = OptionType<double>::read(variable, *text, range);
+  OptionType<double>::check(variable, number, range);
+  return number;
+}
+
 std::string OptionType<std::string>::read(std::string_view, std::string_view text, const Rule&) {
   return std::string(text);
 }

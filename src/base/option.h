@@ -156,6 +156,9 @@ struct OP_TOOLS_API OptionType<double> {
   static void check(std::string_view source, double value, const Rule& rule);
   static std::string text(double value, const Rule& rule);
 };
+// Of a variable that is no option of a tool. Throws Error, as options do.
+OP_TOOLS_API double number_in_environment(const std::string& variable, NumberRange range, double without);
+
 template <>
 struct OP_TOOLS_API OptionType<std::string> {
   struct Rule {};

@@ -96,6 +96,9 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS", "tools that op-tools env starts in every Python: capture,time:aten"},
       {"OP_TOOLS_LOG_LEVEL",
        "trace, debug, info (a line for each call), notice, warn, error, critical or off (notice)"},
+      {"OP_TOOLS_MAX_ROWS_GB",
+       "a tool's file with a row for each call gets no more rows from N GB on; rows of wrong results are written "
+       "nevertheless; 8"},
       {"OP_TOOLS_IMPORT", "modules that bring a device, imported behind torch: torch_npu"},
       {"OP_TOOLS_AS_CUDA", "the device that a program means by \"cuda\" (as_cuda): npu, sim, ..."},
       {"OP_TOOLS_AS_CUDA_NAMES", "as_cuda: the names that the program has for its device; cuda"},

@@ -172,7 +172,8 @@ std::string CompareReport::add(const ComparedCall& call, const std::vector<Check
 }
 
 void CompareReport::write(const ComparedCall& call, const Check& check, const std::string& saved) {
-  if (csv_ && jsonl_ && totals_.failure.empty()) {
+  const bool is_wrong = check.judgement.verdict == Verdict::kDiffers;
+  if (csv_ && jsonl_ && totals_.failure.empty() && (is_wrong || (csv_->has_room() && jsonl_->has_room()))) {
     try {
       RowFiles files(*csv_, *jsonl_);
       put_row(call, check, saved, files);
@@ -182,7 +183,7 @@ void CompareReport::write(const ComparedCall& call, const Check& check, const st
     }
   }
   const bool is_full = rows_.size() >= kMostRows;
-  if (is_full && (check.judgement.verdict != Verdict::kDiffers || more_wrong_++ >= kMostRows)) {
+  if (is_full && (!is_wrong || more_wrong_++ >= kMostRows)) {
     ++totals_.rows_dropped;
     return;
   }

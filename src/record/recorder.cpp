@@ -192,7 +192,7 @@ void Recorder::take_new_inputs(OpCall& call, const ArgumentKey* key, State& stat
   const bool is_step = is_optimizer_call(call.name);
   CallForm form;
   const std::lock_guard<std::mutex> lock(mutex_);
-  form.scalars = state.scalars = rows_.string(scalars);
+  form.scalars = state.scalars = rows_.passing_string(scalars);
   for (PlacedTensor& input : parts.take_tensors()) {
     if (options.modules_only) state.places.push_back(rows_.string("grad " + input.place));
     form.places.push_back(rows_.string(input.place));
@@ -352,9 +352,9 @@ void Recorder::add_call(OpCall& call, State& state, Outputs& outputs) {
   row.forward_id = forward_id;
   row.step = call.step;
   row.op = state.op->op;
-  row.error = rows_.string(call.error);
+  row.error = rows_.passing_string(call.error);
   row.scalars = state.scalars;
-  row.random = rows_.string(random);
+  row.random = rows_.passing_string(random);
   if (options.with_stack && !call.line().empty()) row.line = rows_.lasting_string(call.line());
   row.thread = thread_locked();
   row.pass = call.pass;
@@ -455,6 +455,11 @@ void Recorder::write_locked() {
     stop_locked(file_->is_full() ? EndedEarly::kDiskFull : EndedEarly::kFailure, error.what());
   }
   rows_.written();
+  if (rows_.is_full()) {
+    stop_locked(EndedEarly::kFailure, file_->path() + ": has " + std::to_string(RowTables::kMostRows) +
+                                          " calls, values or uses of values, and can have no more; record a part of "
+                                          "the run with steps= or ops=");
+  }
   for (const ArrivingValue& value : arriving_.take_all()) values_.forget(value.tensor);  // who reads it, reads it anew
 }
 

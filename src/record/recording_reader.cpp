@@ -8,15 +8,18 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/range_loader.h"
 #include "record/json_lines.h"
 #include "record/recording_blocks.h"
 #include "record/recording_file.h"
+#include "record/row_tables.h"
 #include "report/json_writer.h"
 
 namespace op_tools {
@@ -298,6 +301,34 @@ void add_blocks(Source& source, Recording& recording) {
   }
 }
 
+// Of equal objects, the number of the first; nothing where all are different.
+template <class Object>
+std::optional<std::vector<uint32_t>> firsts_of(const std::vector<Object>& objects) {
+  if (objects.size() <= RowTables::kKnown) return std::nullopt;
+  std::map<Object, uint32_t> known;
+  std::vector<uint32_t> firsts;
+  for (const Object& object : objects) {
+    firsts.push_back(known.try_emplace(object, static_cast<uint32_t>(firsts.size())).first->second);
+  }
+  if (known.size() == objects.size()) return std::nullopt;
+  return firsts;
+}
+
+// The writer of a long recording forgets strings and lists, and writes them again (row_tables.h): readers compare
+// numbers.
+void unify_numbers(Recording& recording) {
+  if (const auto firsts = firsts_of(recording.strings)) {
+    for (RecordedCall& call : recording.calls) {
+      for (StringNumber* const number : {&call.scalars, &call.error, &call.random}) *number = (*firsts)[*number];
+    }
+  }
+  if (const auto firsts = firsts_of(recording.lists)) {
+    for (RecordedValue& value : recording.values) {
+      for (ListNumber* const number : {&value.shape, &value.stride}) *number = (*firsts)[*number];
+    }
+  }
+}
+
 // "rank3-4711.oprec": 3. The greatest number where the name says none.
 uint64_t rank_in(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
@@ -346,6 +377,7 @@ Recording read_any(const std::string& path) {
   recording.lists.emplace_back();
   add_blocks(source, recording);
   leave_out_doubts(recording);
+  unify_numbers(recording);
   return recording;
 }
 

@@ -2,6 +2,8 @@
 
 #include <c10/util/hash.h>
 
+#include <utility>
+
 namespace op_tools {
 
 size_t RowTables::Hash::operator()(c10::ArrayRef<int64_t> numbers) const {
@@ -10,15 +12,35 @@ size_t RowTables::Hash::operator()(c10::ArrayRef<int64_t> numbers) const {
   return hash;
 }
 
+// Of an object that comes again; `next`: it is new.
+template <class Key, class View>
+uint32_t RowTables::number_of(Passing<Key>& passing, View view, uint32_t next) {
+  if (const auto entry = passing.young.find(view); entry != passing.young.end()) return entry->second;
+  if (passing.young.size() >= kKnown) passing.old = std::exchange(passing.young, {});
+  const auto entry = passing.old.find(view);
+  const uint32_t number = entry == passing.old.end() ? next : entry->second;
+  passing.young.emplace(Key(view.begin(), view.end()), number);
+  return number;
+}
+
+StringNumber RowTables::add_string(std::string_view text) {
+  pending_.strings.emplace_back(text);
+  return next_string_++;
+}
+
 StringNumber RowTables::string(std::string_view text) {
   if (text.empty()) return 0;
   const auto entry = strings_.find(text);
   if (entry != strings_.end()) return entry->second;
-  const auto number = static_cast<StringNumber>(texts_.size());
-  const auto added = strings_.emplace(text, number).first;
-  texts_.emplace_back(added->first);
-  pending_.strings.emplace_back(text);
-  return number;
+  const auto added = strings_.emplace(text, add_string(text)).first;
+  texts_.emplace(added->second, added->first);
+  return added->second;
+}
+
+StringNumber RowTables::passing_string(std::string_view text) {
+  if (text.empty()) return 0;
+  const StringNumber number = number_of(passing_, text, next_string_);
+  return number == next_string_ ? add_string(text) : number;
 }
 
 StringNumber RowTables::lasting_string(const std::string& text) {
@@ -29,17 +51,16 @@ StringNumber RowTables::lasting_string(const std::string& text) {
 
 StringNumber RowTables::written_place(StringNumber place) {
   const auto [written, is_new] = written_.try_emplace(place, 0);
-  if (is_new) written->second = string("written " + std::string(text(place)));
+  if (is_new) written->second = string("written " + std::string(texts_.at(place)));
   return written->second;
 }
 
 ListNumber RowTables::list(c10::ArrayRef<int64_t> numbers) {
-  const auto entry = lists_.find(numbers);
-  if (entry != lists_.end()) return entry->second;
-  const auto number = static_cast<ListNumber>(lists_.size());
-  lists_.emplace(numbers.vec(), number);
+  if (numbers.empty()) return 0;
+  const ListNumber number = number_of(lists_, numbers, next_list_);
+  if (number != next_list_) return number;
   pending_.lists.push_back(numbers.vec());
-  return number;
+  return next_list_++;
 }
 
 uint32_t RowTables::add_value(const RecordedValue& value) {

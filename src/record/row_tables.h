@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/ArrayRef.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,13 +20,23 @@ namespace op_tools {
 
 class RowTables {
  public:
+  // Of calls, values and uses each: their numbers have 32 bits, and what waits to be written needs some, too.
+  static constexpr uint32_t kMostRows = UINT32_MAX - (uint32_t{1} << 26);
+  // Of strings that pass, and of lists: at least so many of the last ones are known, twice as many at most. A string
+  // that comes back after them is written again, and has another number.
+  static constexpr size_t kKnown = 1 << 16;
+
+  explicit RowTables(uint32_t rows_before = 0)
+      : values_written_(rows_before), uses_written_(rows_before), calls_written_(rows_before) {}
+
   StringNumber string(std::string_view text);
+  // The same for a string of which a program makes ever more, as scalars that change with each step are.
+  StringNumber passing_string(std::string_view text);
   // The same for a string that lives until the process ends: known by its address.
   StringNumber lasting_string(const std::string& text);
   // "written args[0]" of "args[0]".
   StringNumber written_place(StringNumber place);
   ListNumber list(c10::ArrayRef<int64_t> numbers);
-  std::string_view text(StringNumber number) const { return texts_[number]; }
 
   uint32_t add_value(const RecordedValue& value);
   // Of a value that is not written yet; nullptr: it is.
@@ -42,6 +53,8 @@ class RowTables {
   const Recording& pending() const { return pending_; }
   size_t pending_bytes() const;
   void written();  // pending rows are in the file
+  // No row may be added: the recording has kMostRows of a kind.
+  bool is_full() const { return std::max({values_written_, uses_written_, calls_written_}) >= kMostRows; }
 
  private:
   struct Hash {
@@ -57,11 +70,23 @@ class RowTables {
     }
   };
 
-  std::unordered_map<std::string, StringNumber, Hash, Equal> strings_{{"", 0}};
+  // The younger half of what is known, and the older.
+  template <class Key>
+  struct Passing {
+    std::unordered_map<Key, uint32_t, Hash, Equal> young, old;
+  };
+  template <class Key, class View>
+  static uint32_t number_of(Passing<Key>& passing, View view, uint32_t next);
+  StringNumber add_string(std::string_view text);
+
+  std::unordered_map<std::string, StringNumber, Hash, Equal> strings_;
+  Passing<std::string> passing_;
   std::unordered_map<const std::string*, StringNumber> lasting_;
   std::unordered_map<StringNumber, StringNumber> written_;
-  std::vector<std::string_view> texts_{""};  // of strings_
-  std::unordered_map<std::vector<int64_t>, ListNumber, Hash, Equal> lists_{{{}, 0}};
+  std::unordered_map<StringNumber, std::string_view> texts_;  // of strings_
+  Passing<std::vector<int64_t>> lists_;
+  StringNumber next_string_ = 1;
+  ListNumber next_list_ = 1;
   Recording pending_;
   uint32_t values_written_ = 0, uses_written_ = 0, calls_written_ = 0;
 };

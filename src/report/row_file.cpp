@@ -7,6 +7,8 @@
 #include "base/disk_time.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/option.h"
+#include "base/text_table.h"
 #include "report/json_writer.h"
 
 namespace op_tools {
@@ -49,7 +51,9 @@ void append_cell(std::string& line, const Value& value) {
 }  // namespace
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
-    : columns_(std::move(columns)), file_(std::move(path), disk_silence(), AppendedFile::Present::kReplaced) {
+    : columns_(std::move(columns)),
+      file_(std::move(path), disk_silence(), AppendedFile::Present::kReplaced),
+      most_bytes_(static_cast<uint64_t>(1e9 * number_in_environment("OP_TOOLS_MAX_ROWS_GB", kAboveZero, 8))) {
   if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
 }
 
@@ -154,8 +158,18 @@ void RowFile::add_cells(c10::ArrayRef<Cell> cells) {
   write_line();
 }
 
+bool RowFile::has_room() {
+  if (bytes_ < most_bytes_) return true;
+  if (!std::exchange(is_full_said_, true)) {
+    log::warn(path() + ": has " + bytes_text(bytes_) +
+              " (OP_TOOLS_MAX_ROWS_GB): further rows are left out; results and summaries count all calls");
+  }
+  return false;
+}
+
 void RowFile::write_line() {
   line_ += '\n';
+  bytes_ += line_.size();
   lines_ += line_;
   line_.clear();
   if (lines_.size() >= kBuffer) hand_over();

@@ -55,6 +55,9 @@ class OP_TOOLS_API RowFile final : public RowSink {
   // A cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
   static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
   void flush();  // added rows are in the file after this
+  // False: the file is as large as OP_TOOLS_MAX_ROWS_GB lets it be, and rows that may be left out should be. Says so
+  // once.
+  bool has_room();
   const std::string& path() const { return file_.path(); }
 
  private:
@@ -65,6 +68,9 @@ class OP_TOOLS_API RowFile final : public RowSink {
 
   const std::vector<std::string> columns_;
   AppendedFile file_;
+  const uint64_t most_bytes_;
+  uint64_t bytes_ = 0;  // of all lines
+  bool is_full_said_ = false;
   std::string lines_;  // that the file does not have yet
   std::string line_;
   JsonWriter json_{line_};  // of the row that is being put together

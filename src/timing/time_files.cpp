@@ -33,6 +33,7 @@ void TimeFiles::add_locked(const TimedCall& call) {
   if (call.is_part) return;
   const EntryLabel& label = labels_[call.entry];
   const auto integer = [](auto number) { return static_cast<int64_t>(number); };
+  if (!calls_->has_room()) return;
   calls_->add_cells({integer(call.id), call.step, label.op, to_string(label.phase), integer(call.pass),
                      (call.start + to_unix_) / 1000, ms(call.nanoseconds), ms(call.self), ms(call.host), label.device,
                      label.shapes, label.dtypes, label.line, label.module, integer(call.thread), integer(call.failed)});

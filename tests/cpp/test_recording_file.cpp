@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "catch.h"
 #include "record/recording_file.h"
+#include "record/row_tables.h"
 #include "report/json_writer.h"
 #include "temporary_folder.h"
 
@@ -294,6 +295,55 @@ TEST_CASE("A block that the disk has no room for is taken back", "[recording]") 
   file.append(large);
   add(large, all);
   check_equal(read_recording(file.path()), all);
+}
+
+TEST_CASE("A long recording forgets scalars and sizes that pass, and its reader knows them again", "[record]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/rank0-1.oprec";
+  RowTables tables;
+  RecordingFile file(path, make_dict({}));
+  const StringNumber op = tables.string("aten::add"), written = tables.written_place(op);
+  const auto add_call = [&](int64_t scalar) {
+    RecordedValue value;
+    value.shape = tables.list({scalar, 3});
+    RecordedCall call;
+    call.op = tables.string("aten::add");
+    call.scalars = tables.passing_string("alpha=" + std::to_string(scalar));
+    tables.add_call(call, {{op, tables.add_value(value)}}, 0);
+    return call.scalars;
+  };
+  constexpr auto kCalls = static_cast<int64_t>(3 * RowTables::kKnown);
+  const StringNumber first = add_call(1);
+  CHECK(add_call(1) == first);
+  for (int64_t i = 2; i < kCalls; ++i) add_call(i);
+  CHECK(add_call(kCalls - 1) == add_call(kCalls - 1));
+  CHECK(add_call(1) != first);
+  CHECK(tables.string("aten::add") == op);
+  CHECK(tables.written_place(op) == written);
+  file.append(tables.pending());
+  file.end();
+
+  const Recording read = read_recording(path);
+  REQUIRE(read.complete);
+  REQUIRE(read.calls.size() == static_cast<size_t>(kCalls) + 3);
+  const RecordedCall &begin = read.calls.front(), &end = read.calls.back();
+  CHECK(begin.scalars == end.scalars);
+  CHECK(read.string(end.scalars) == "alpha=1");
+  CHECK(read.values.front().shape == read.values.back().shape);
+  CHECK(read.list(read.values.back().shape) == std::vector<int64_t>{1, 3});
+  CHECK(read.string(read.calls[kCalls].scalars) == "alpha=" + std::to_string(kCalls - 1));
+}
+
+TEST_CASE("A recording has no more rows than its numbers can tell apart", "[record]") {
+  RowTables tables(RowTables::kMostRows - 2);
+  const auto add_call = [&] { tables.add_call(RecordedCall(), {{0, 0}}, 0); };
+  add_call();
+  tables.written();
+  CHECK_FALSE(tables.is_full());
+  CHECK(tables.next_call() == RowTables::kMostRows - 1);
+  add_call();
+  tables.written();
+  CHECK(tables.is_full());
 }
 
 }  // namespace

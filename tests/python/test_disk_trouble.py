@@ -169,3 +169,30 @@ def test_every_tool_that_writes_says_it_once_and_leaves_the_program_alone(tool, 
     errors = [line for line in done.stderr.splitlines() if "op_tools error" in line]
     assert len(errors) == 2, done.stderr  # an error for each level
     assert all(tool in line and str(folder) in line and "goes on" in line for line in errors)
+
+
+def test_a_file_of_rows_stops_growing_and_wrong_results_are_still_written(python, tmp_path):
+    text = f"""
+import csv, torch, op_tools, op_tools.sim_device as sim
+from pathlib import Path
+
+x = torch.ones(4, device="sim")
+with op_tools.OpAutoCompare(level="aten", output_dir={str(tmp_path)!r}) as tool, op_tools.OpTimeMeasure(
+    level="aten", lines=False, output_dir={str(tmp_path)!r}
+) as time:
+    for _ in range(100):
+        x + x
+    with sim.fault("scale", "aten::mul.Tensor"):
+        x * x
+result = tool.result()
+assert (result.passed, result.failed) == (100, 1)
+time.result()
+(rows,), (calls,) = (list(Path({str(tmp_path)!r}).rglob(name)) for name in ("autocompare.csv", "calls.csv"))
+verdicts = [row["verdict"] for row in csv.DictReader(rows.open())]
+print(verdicts.count("agrees"), verdicts.count("differs"), len(calls.read_text().splitlines()) - 1)
+"""
+    done = python(text, OP_TOOLS_MAX_ROWS_GB="8e-6")
+    agrees, differs, calls = map(int, done.stdout.split()[-3:])
+    assert 0 < agrees < 50 and differs == 1 and 0 < calls < 100
+    full = [line for line in done.stderr.splitlines() if "further rows are left out" in line]
+    assert len(full) == 2 and all("OP_TOOLS_MAX_ROWS_GB" in line for line in full)
