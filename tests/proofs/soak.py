@@ -1,21 +1,27 @@
-"""Memory stays flat: 100,000 captured steps of a tiny model, and a million calls through a hook and into a container.
+"""Memory stays flat: 100,000 captured steps of a tiny model, a million calls through a hook and into a container, and
+training steps under each tool, with another scalar in each. A container of more than 4 GB is read.
 
 The resident memory is noted ten times; the last must not be more than a few megabytes above the second (the first ones
 fill caches). The files are looked at in the end and removed.
 
-    soak.py [--steps 100000] [--calls 1000000]
+    soak.py [--steps 100000] [--calls 1000000] [--large]
+
+--large: 4.5 GB of calls in a container, whose sizes and places need 64 bits; the disk must have room for them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -103,6 +109,59 @@ def captured_calls(calls: int, folder: str) -> bool:
     return good and sum(row.calls for row in result.rows) == calls and not result.failure
 
 
+# As they are left on for a whole training. A queue that is full, and a trace that is, grow no more.
+TOOLS: dict[str, Callable[..., Any]] = {
+    "OpCapture": partial(op_tools.OpCapture, format="container", max_pending_mb=8),
+    "OpRecord": op_tools.OpRecord,
+    "OpObserve": op_tools.OpObserve,
+    "OpTimeMeasure": partial(op_tools.OpTimeMeasure, max_calls=1000),
+    "OpMemoryCheck": op_tools.OpMemoryCheck,
+    "OpOverflowCheck": op_tools.OpOverflowCheck,
+    "OpBlackBox": op_tools.OpBlackBox,
+    "OpAutoCompare": op_tools.OpAutoCompare,
+    "OpInvariance": op_tools.OpInvariance,
+    "OpFallback": op_tools.OpFallback,
+}
+
+
+def left_on(name: str, level: str, steps: int, folder: str) -> bool:
+    """Training steps, each with numbers that no step before had."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3, momentum=0.9)
+    tool = TOOLS[name](level=level, output_dir=folder)
+    step = 0
+
+    def train(count: int) -> None:
+        nonlocal step
+        for _ in range(count):
+            step += 1
+            optimizer.zero_grad()
+            layer(torch.ones(2, 4) * (step * 0.001)).sum().backward()
+            optimizer.step()
+            tool.step()
+
+    with tool:
+        return flat(f"{name}, {level} level, steps", steps, train, lambda: None)
+
+
+def large_container(folder: str) -> bool:
+    """Of more than 4 GB, with an entry behind that place; each call is read again, by Python's zip, too."""
+    calls = 72
+    tool = op_tools.OpCapture(ops=".*mul", format="container", output_dir=folder, max_pending_mb=256)
+    with tool:
+        for call in range(calls):
+            torch.full((1 << 24,), float(call)) * 2
+    path = Path(tool.result().root) / "calls.zip"
+    with zipfile.ZipFile(path) as archive:
+        last = max(archive.infolist(), key=lambda entry: entry.header_offset)
+        whole = archive.testzip() is None
+    done = subprocess.run([sys.executable, "-m", "op_tools.run_op_from_data", str(path), "--acc_check", "-q"])
+    good = whole and path.stat().st_size > last.header_offset > 1 << 32 and done.returncode == 0
+    print(f"a container of {path.stat().st_size / 1e9:.2f} GB: {'read and run' if good else 'WRONG'}")
+    return good
+
+
 def scopes(rounds: int) -> bool:
     """Entering and leaving leaves nothing behind."""
     x = torch.ones(2)
@@ -119,6 +178,7 @@ def main() -> int:
     command_line = parser(__doc__)
     command_line.add_argument("--steps", type=int, default=100_000, metavar="N")
     command_line.add_argument("--calls", type=int, default=1_000_000, metavar="N")
+    command_line.add_argument("--large", action="store_true")
     options = command_line.parse_args()
     quiet()
     folder = tempfile.mkdtemp(prefix="soak-")
@@ -129,7 +189,14 @@ def main() -> int:
             many_calls(options.calls, "torch"),
             scopes(options.steps // 10),
         ]
-        shutil.rmtree(Path(folder) / "op_capture_result", ignore_errors=True)
+        for name in TOOLS:
+            for level in ("torch", "aten"):
+                good.append(left_on(name, level, options.steps // 10, folder))
+                shutil.rmtree(folder)
+                Path(folder).mkdir()
+        if options.large:
+            good.append(large_container(folder))
+            shutil.rmtree(folder)
         good.append(captured_calls(options.calls, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
