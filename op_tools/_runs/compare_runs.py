@@ -37,7 +37,7 @@ Captures = tuple[str | os.PathLike[str], str | os.PathLike[str]]
 
 # Of pairs of calls, over all ranks, that stay in memory, at about 1.2 kB each; those of further ranks are made again when they are
 # asked for.
-_MOST_ROWS = 1_000_000
+_MOST_ROWS = 200_000
 
 
 def rank_of(header: Any) -> int:
