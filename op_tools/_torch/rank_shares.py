@@ -6,7 +6,7 @@ is needed:
     launch           the token of the first process: parts for an earlier launch of the same name are not taken for this one's
     alive-I          a number that process I counts up while it works
     part-R-I         token and part of process I, of round R
-    answer-R         token and answer of the first
+    answer-R         token and answer of the first, and which parts it is made of
     failed-I         why process I gives no part
 
 Each has its final name when it is whole. A process that shows no sign of life for OP_TOOLS_SHARE_TIMEOUT seconds is missing: the first
@@ -166,6 +166,8 @@ class Ranks:
         self._round = 0
         self._mine = b""
         self._token = b""
+        self._name = uuid.uuid4().hex  # in this process's parts, and in the answers that were made of them
+        self._names: list[str] = []
         self.missing: list[str] = []
         """On the first process: why parts are missing."""
 
@@ -184,14 +186,13 @@ class Ranks:
             self._token = uuid.uuid4().hex.encode()
             _write(self._folder / "launch", self._token)
         else:
-            for name in (f"failed-{self.number}", f"part-0-{self.number}"):
-                (self._folder / name).unlink(missing_ok=True)
+            (self._folder / f"failed-{self.number}").unlink(missing_ok=True)
 
     def gathered(self, mine: Any) -> list[Any] | None:
         """On the first process: the parts of all, None in place of those that are missing; elsewhere None."""
         if self.count == 1:
             return [mine]
-        self._mine = pickle.dumps(mine)
+        self._mine = pickle.dumps((self._name, mine))
         if self.number > 0:
             return None
         watches = {number: _Watch(self._folder / f"alive-{number}") for number in range(1, self.count)}
@@ -200,7 +201,8 @@ class Ranks:
             for number, watch in list(watches.items()):
                 content = self._content(f"part-{self._round}-{number}", self._token)
                 if content is not None:
-                    parts[number] = pickle.loads(content)
+                    name, parts[number] = pickle.loads(content)
+                    self._names.append(name)
                 elif why := self._why_missing(number, watch):
                     self.missing.append(f"process {number} of {self.count} gave no part: {why}")
                 else:
@@ -234,11 +236,17 @@ class Ranks:
             return of_first
         name = f"answer-{self._round}"
         if self.number == 0:
-            _write(self._folder / name, self._token + pickle.dumps(of_first))
+            _write(self._folder / name, self._token + pickle.dumps((self._names, of_first)))
             self._round += 1
             return of_first
         watch = _Watch(self._folder / "alive-0")
-        while (answer := self._content(name, self._token)) is None:
+        while True:
+            if (answer := self._content(name, self._token)) is not None:
+                names, value = pickle.loads(answer)
+                if self._name in names:
+                    self._round += 1
+                    told: T = value
+                    return told
             # A launch of the same name may have left its token: that of this launch comes later.
             if (token := _read(self._folder / "launch")) != self._token and token:
                 self._token = token
@@ -249,9 +257,6 @@ class Ranks:
             if watch.silence() > self.timeout:
                 raise Error(f"the first process showed no sign of life for {self.timeout:g} s, in {self._folder}")
             time.sleep(_LOOK)
-        self._round += 1
-        value: T = pickle.loads(answer)
-        return value
 
     def fail(self, error: BaseException) -> None:
         """Tells the others that this process gives no part, or no answer."""

@@ -1,5 +1,7 @@
 #include "runs/many_runs.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -18,9 +20,11 @@
 namespace op_tools {
 namespace {
 
+using Hashes = c10::SmallVector<uint64_t, 4>;  // of most calls on the stack
+
 // Inputs and results of a call, as far as bits tell.
 struct Bits {
-  std::vector<uint64_t> read, results, parameters;
+  Hashes read, results, parameters;
   std::string_view scalars;  // the process group is among them
   bool read_known = true, results_known = true;
 };
@@ -36,7 +40,7 @@ class OddFinder {
       unwritten_.push_back(unwritten_values(*runs[i]));
       begin_.push_back(begin_of(*runs[i]));
       if (i == 0) continue;
-      const bool same = have_same_calls(*runs[0], *runs[i]);
+      const bool same = have_same_form(*runs[0], *runs[i]);
       alignments_.push_back(same ? alignment_of_same(*runs[0]) : align_runs(*runs[0], *runs[i]));
     }
     are_shards_ = hold_shards();
@@ -190,7 +194,7 @@ class OddFinder {
   // Where no majority is right, some run is wrong: the inputs of all of them are the same, and it was not drawn,
   // nor is it data of the program.
   bool decides_tie(const std::vector<std::optional<Bits>>& bits,
-                   const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding finding) const {
+                   const std::map<Hashes, std::vector<CallOfRun>>& results, OddFinding finding) const {
     if (finding == OddFinding::kCollective) return true;
     if (finding == OddFinding::kParameter) return false;  // they may be shards
     const CallOfRun first = results.begin()->second.front();
@@ -216,14 +220,14 @@ class OddFinder {
 
   // Among runs that were given the same those are odd whose results fewer have than other ones.
   void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding finding) {
-    std::map<std::pair<std::vector<uint64_t>, std::string_view>,
-             std::map<std::vector<uint64_t>, std::vector<CallOfRun>>>
-        camps;
+    const auto has_parameters = [](const std::optional<Bits>& of_run) { return of_run && !of_run->parameters.empty(); };
+    if (finding == OddFinding::kParameter && std::none_of(bits.begin(), bits.end(), has_parameters)) return;
+    std::map<std::pair<Hashes, std::string_view>, std::map<Hashes, std::vector<CallOfRun>>> camps;
     const bool by_begin = finding == OddFinding::kParameter && are_shards_;
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
-      const std::vector<uint64_t> begin = by_begin ? std::vector<uint64_t>{begin_[run]} : std::vector<uint64_t>();
+      const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
       camps[{by_input ? bits[run]->read : begin, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});

@@ -14,15 +14,18 @@
 namespace op_tools {
 namespace {
 
-bool is_same(const RecordedValue& value, const RecordedValue& other) {
-  return value.hash == other.hash && value.known == other.known && (value.hash != 0 || !value.known) &&
-         value.origin == other.origin && value.dtype == other.dtype && value.producer == other.producer &&
+bool has_same_form(const RecordedValue& value, const RecordedValue& other) {
+  return value.known == other.known && value.origin == other.origin && value.dtype == other.dtype && value.producer == other.producer &&
          value.output == other.output && value.name == other.name && value.device == other.device &&
          value.shape == other.shape && value.stride == other.stride;
 }
 
-bool is_same(const RecordedCall& call, const RecordedCall& other) {
-  return call.op == other.op && call.module == other.module && call.error == other.error &&
+bool has_same_bits(const RecordedValue& value, const RecordedValue& other) {
+  return value.hash == other.hash && (value.hash != 0 || !value.known);
+}
+
+bool has_same_form(const RecordedCall& call, const RecordedCall& other) {
+  return call.op == other.op && call.module == other.module && call.line == other.line && call.error == other.error &&
          call.scalars == other.scalars && call.random == other.random && call.step == other.step &&
          call.thread == other.thread && call.module_call == other.module_call && call.pass == other.pass &&
          call.first_use == other.first_use && call.inputs == other.inputs && call.outputs == other.outputs &&
@@ -36,23 +39,39 @@ uint64_t place_of(uint64_t id, const Recording& run) {
 
 }  // namespace
 
-bool have_same_calls(const Recording& a, const Recording& b) {
+bool have_same_form(const Recording& a, const Recording& b) {
   if (a.calls.empty() || a.calls.size() != b.calls.size() || a.uses.size() != b.uses.size() ||
-      a.values.size() != b.values.size() || a.strings != b.strings || a.lists != b.lists)
+      a.values.size() != b.values.size() || a.strings.size() != b.strings.size() || a.lists != b.lists)
     return false;
+  std::vector<bool> is_same_text(a.strings.size());
+  for (size_t i = 0; i < a.strings.size(); ++i) is_same_text[i] = a.strings[i] == b.strings[i];
   const bool same_values =
-      std::equal(a.values.begin(), a.values.end(), b.values.begin(),
-                 [](const RecordedValue& value, const RecordedValue& other) { return is_same(value, other); });
+      std::equal(a.values.begin(), a.values.end(), b.values.begin(), [&](const auto& value, const auto& other) {
+        return has_same_form(value, other) && is_same_text[value.name] && is_same_text[value.device];
+      });
   if (!same_values) return false;
-  const bool same_uses = std::equal(
-      a.uses.begin(), a.uses.end(), b.uses.begin(),
-      [](const auto& use, const auto& other) { return use.place == other.place && use.value == other.value; });
+  const bool same_uses =
+      std::equal(a.uses.begin(), a.uses.end(), b.uses.begin(), [&](const auto& use, const auto& other) {
+        return use.place == other.place && use.value == other.value && is_same_text[use.place];
+      });
   if (!same_uses) return false;
   for (uint32_t i = 0; i < a.calls.size(); ++i) {
     const RecordedCall &call = a.calls[i], &other = b.calls[i];
-    if (!is_same(call, other) || place_of(call.id, a) != place_of(other.id, b) ||
-        place_of(call.forward_id, a) != place_of(other.forward_id, b) || compare_module_steps(a, i, b, i))
+    if (!has_same_form(call, other) || place_of(call.id, a) != place_of(other.id, b) ||
+        place_of(call.forward_id, a) != place_of(other.forward_id, b))
       return false;
+    for (const StringNumber text : {call.op, call.module, call.line, call.error, call.random}) {
+      if (!is_same_text[text]) return false;
+    }
+  }
+  return true;
+}
+
+bool have_same_calls(const Recording& a, const Recording& b) {
+  if (a.strings != b.strings || !have_same_form(a, b)) return false;
+  if (!std::equal(a.values.begin(), a.values.end(), b.values.begin(), has_same_bits)) return false;
+  for (uint32_t i = 0; i < a.calls.size(); ++i) {
+    if (compare_module_steps(a, i, b, i)) return false;
   }
   return true;
 }
