@@ -5,8 +5,8 @@
 
 The training is tensor-, pipeline-, expert- and data-parallel: a rank holds its pieces of its stage's layers, and calls the collectives of
 its groups. Torch's fake process group takes part in them, so a process plays many ranks, one after the other, on the simulated device. Of two
-runs the second has a rank with a wrong kernel in a single step, a rank whose recording is missing, a rank whose recording is cut off, and
-a rank that stops in front of a collective. Cost: CPU time and the largest resident memory of each command's process.
+runs the second has a rank with a wrong kernel in a single step, a rank whose recording is missing, a rank whose recording is cut off, a
+rank that gives another size to a collective than its group, and a rank that stops in front of a collective. Cost: CPU time and the largest resident memory of each command's process.
 
 A long run has the ranks of a decoder of 32 layers, hidden size 4,096, a stage of 8 layers each, with a sick rank in its middle; a million
 calls take 0.3 GB.
@@ -15,6 +15,7 @@ calls take 0.3 GB.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ LARGE = {HIDDEN: 4096, TOKENS: 8192}  # of a long run
 LARGE_LAYERS, RECORDED_STEPS = 8, 5
 WORKERS = 2
 MOST_MEMORY = 4e9  # bytes
+REPLAY = "op_tools.run_op_from_data"
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,16 @@ class Layer(torch.nn.Module):
         return x + self.expert(sent)
 
 
-def train(place: Place, steps: int, stops_in: int | None, end_step: Callable[[], None], layers: int = LAYERS) -> None:
-    """A rank's training. `stops_in`: the step in which it does not reach the gradients' collective."""
+def train(
+    place: Place,
+    steps: int,
+    stops_in: int | None,
+    end_step: Callable[[], None],
+    layers: int = LAYERS,
+    halves_in: int | None = None,
+) -> None:
+    """A rank's training. `stops_in`: the step in which it does not reach the gradients' collective; `halves_in`: in which it gives half of
+    a gradient to it."""
     groups = place.groups()
     torch.manual_seed(place.stage * TENSOR + place.tensor)
     model = torch.nn.Sequential(*(Layer(groups) for _ in range(layers))).to("sim")
@@ -106,8 +116,10 @@ def train(place: Place, steps: int, stops_in: int | None, end_step: Callable[[],
         model(x).square().mean().backward()
         if step == stops_in:
             break
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, group=groups["data"])
+        for number, parameter in enumerate(model.parameters()):
+            gradient = parameter.grad
+            is_half = step == halves_in and number == 0
+            dist.all_reduce(gradient[: len(gradient) // 2] if is_half else gradient, group=groups["data"])
         optimizer.step()
         end_step()
 
@@ -135,6 +147,7 @@ def write_ranks(options: argparse.Namespace) -> None:
                     options.steps,
                     1 if rank == options.stopped else None,
                     lambda record=record, box=box: (record.step(), box.step()),
+                    halves_in=options.steps - 1 if rank == options.mismatched else None,
                 )
                 # As a process leaves it that is killed now.
                 (file,) = Path(temporary).rglob("*.blackbox")
@@ -145,6 +158,19 @@ def write_ranks(options: argparse.Namespace) -> None:
                 if rank == options.sick:
                     fault.stop()
         dist.destroy_process_group()
+        write_capture(options.write / "captures", rank == options.sick)
+
+
+def write_capture(folder: Path, is_sick: bool) -> None:
+    """A rank's captured calls, in a container as a launch of so many ranks has it."""
+    import op_tools
+    import op_tools.sim_device as sim
+
+    torch.manual_seed(0)
+    x, weight = torch.randn(TOKENS, HIDDEN, device="sim"), torch.randn(HIDDEN, HIDDEN, device="sim")
+    fault = sim.fault("scale", ops="aten::gelu") if is_sick else contextlib.nullcontext()
+    with op_tools.OpCapture(output_dir=str(folder), format="container"), fault:
+        torch.nn.functional.gelu(torch.nn.functional.linear(x, weight))
 
 
 def written(folder: Path, world: int, steps: int, planted: dict[str, int]) -> None:
@@ -294,7 +320,7 @@ def asked(command: tuple[str, ...], folder: Path) -> Answer:
         begin = time.monotonic()
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OP_TOOLS_LOG_LEVEL": "error"}
         process = subprocess.Popen(
-            [sys.executable, "-m", "op_tools", *command],
+            [sys.executable, "-m", *(command if command[0] == REPLAY else ("op_tools", *command))],
             cwd=folder,
             env=environment,
             stdout=file,
@@ -310,9 +336,9 @@ def asked(command: tuple[str, ...], folder: Path) -> Answer:
 
 def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[str]]]:
     """Each command over a training of so many ranks: its answer, and its faults."""
-    sick, stopped, missing, cut = (world * share // 16 + 1 for share in (5, 9, 11, 13))
+    sick, mismatched, stopped, missing, cut = (world * share // 16 + 1 for share in (5, 7, 9, 11, 13))
     written(folder / "a", world, steps, {})
-    written(folder / "b", world, steps, {"sick": sick, "stopped": stopped})
+    written(folder / "b", world, steps, {"sick": sick, "stopped": stopped, "mismatched": mismatched})
     (file,) = (folder / "b" / "record").glob(f"rank{missing}-*")
     file.unlink()
     (file,) = (folder / "b" / "record").glob(f"rank{cut}-*")
@@ -324,12 +350,24 @@ def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[
             ("compare", "a/record", "b/record"),
             1,
             (f"rank {sick}", "gelu"),
-            (f"rank {cut}: incomplete", f"rank {missing}: only in A"),
+            (f"rank {cut}: incomplete", f"rank {missing}: only in A", str(mismatched)),
         ),
         Question("show", ("show", "b/record"), 0),
         Question("report --text", ("report", "b/record", "--text"), 0),
         Question("report", ("report", "a/record", "b/record", "-o", "report.html"), 0),
-        Question("blackbox", ("blackbox", "b/boxes"), 0, (f"behind is rank {stopped}",)),
+        Question(
+            "blackbox",
+            ("blackbox", "b/boxes"),
+            0,
+            (f"behind is rank {stopped}", f"rank {mismatched}: c10d::allreduce_ on float32[{HIDDEN // 2}]"),
+        ),
+        Question("show captures", ("show", "b/captures"), 0),
+        Question("replay", (REPLAY, "b/captures", "--acc_check"), 1, (), ("1 differ", f"/{sick}/")),
+        Question(
+            "conformance",
+            ("conformance", "run", "--source", "captures", "--captures", "b/captures", "--device", "cpu", "-o", "cases"),
+            0,
+        ),
     )
     rows = []
     for question in questions:
@@ -355,7 +393,7 @@ def main() -> int:
     options.add_argument("--jobs", type=int, nargs="+", default=[1, 2], metavar="N", help="of compare, over long runs")
     options.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--template", type=Path, help=argparse.SUPPRESS)
-    for name in ("first", "world", "sick", "stopped"):
+    for name in ("first", "world", "sick", "stopped", "mismatched"):
         options.add_argument(f"--{name}", type=int, default=-1, help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.write:
