@@ -181,7 +181,7 @@ class _Odd:
 def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRuns | None:
     """As compare_many(), with the steps shared out among processes: the result of all on the first, elsewhere None."""
     readers = [(rank, read) for run in runs for rank, read in find_run(run).items()]
-    parts = _parts(readers[0][1](), len(readers))
+    parts = _all_steps(readers[0][1](), len(readers))
     mine = {number: _odd_in(parts[number], readers) for number in range(group.number, len(parts), group.count)}
     gathered = group.gathered({number: odd for number, (odd, _) in mine.items()})
     if gathered is None:
@@ -206,7 +206,7 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
     )
 
 
-def _parts(first: Recording, runs: int) -> list[_Steps]:
+def _all_steps(first: Recording, runs: int) -> list[_Steps]:
     """All steps, a few at a time, by the calls of the first run."""
     ends, calls = [], 0
     for step, count in sorted(calls_by_step(first).items()):

@@ -59,11 +59,11 @@ def _is_recording(path: str | os.PathLike[str]) -> bool:
 
 
 # Of this module, so that a comparison can be sent to another process together with that which makes it again.
-def _read(path: str) -> core.Recording:
+def _recording_of(path: str) -> core.Recording:
     return read_recording(path)
 
 
-def _make(rows: dict[str, Any]) -> core.Recording:
+def _recording_of_rows(rows: dict[str, Any]) -> core.Recording:
     return make_recording(rows)
 
 
@@ -78,14 +78,14 @@ def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
         recorded = run.calls._core
         return {rank_of(recorded.header): lambda: recorded}
     if not _is_recording(run):
-        return {rank: partial(_make, rows) for rank, rows in rows_of_dump(run).items()}
+        return {rank: partial(_recording_of_rows, rows) for rank, rows in rows_of_dump(run).items()}
     paths: dict[int, str] = {}
     for path in find_recordings(os.fspath(run)):
         rank = rank_of(read_recording_header(path))
         if rank in paths:
             raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
         paths[rank] = path
-    return {rank: partial(_read, path) for rank, path in paths.items()}
+    return {rank: partial(_recording_of, path) for rank, path in paths.items()}
 
 
 def open_run(run: PathOrRecording) -> dict[int, core.Recording]:

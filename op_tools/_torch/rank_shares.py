@@ -70,8 +70,8 @@ def launch_of_this_process() -> Launch | None:
     if _inside:
         return None
     if share := variables.get(_SHARE):
-        number, count, folder = share.split("/", 2)
-        return Launch(int(number), int(count), "jobs", folder)
+        number, of_all, folder = share.split("/", 2)
+        return Launch(int(number), int(of_all), "jobs", folder)
     if "TORCHELASTIC_RUN_ID" in variables and (count := int(variables.get("WORLD_SIZE", "1"))) > 1:
         run = variables["TORCHELASTIC_RUN_ID"]
         if variables.get("LOCAL_WORLD_SIZE") == str(count):
@@ -101,14 +101,14 @@ def is_shared(arguments: Sequence[str]) -> bool:
     return not others and launch_of_this_process() is not None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _put_file(path: Path, content: bytes) -> None:
     """In a single step."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_bytes(content)
     beside.replace(path)
 
 
-def _read(path: Path) -> bytes:
+def _file_content(path: Path) -> bytes:
     """b"" where there is none."""
     try:
         return path.read_bytes()
@@ -129,7 +129,7 @@ class _Pulse:
         while not self._end.is_set():
             count += 1
             with contextlib.suppress(OSError):
-                _write(self._path, str(count).encode())
+                _put_file(self._path, str(count).encode())
             self._end.wait(_BEAT)
 
     def __enter__(self) -> None:
@@ -149,7 +149,7 @@ class _Watch:
 
     def silence(self) -> float:
         """Seconds."""
-        if (now := _read(self._path)) != self._seen:
+        if (now := _file_content(self._path)) != self._seen:
             self._seen, self._since = now, time.monotonic()
         return time.monotonic() - self._since
 
@@ -184,7 +184,7 @@ class Ranks:
         """Before the work: the first process names the launch; another takes back what an earlier launch left of it."""
         if self.number == 0:
             self._token = uuid.uuid4().hex.encode()
-            _write(self._folder / "launch", self._token)
+            _put_file(self._folder / "launch", self._token)
         else:
             (self._folder / f"failed-{self.number}").unlink(missing_ok=True)
 
@@ -212,7 +212,7 @@ class Ranks:
         return parts
 
     def _why_missing(self, number: int, watch: _Watch) -> str:
-        if failed := _read(self._folder / f"failed-{number}"):
+        if failed := _file_content(self._folder / f"failed-{number}"):
             return failed.decode(errors="replace")
         if self._children and (status := self._children[number - 1].poll()) is not None:
             if self._content(f"part-{self._round}-{number}", self._token) is not None:
@@ -223,7 +223,7 @@ class Ranks:
         return ""
 
     def _content(self, name: str, token: bytes) -> bytes | None:
-        content = _read(self._folder / name)
+        content = _file_content(self._folder / name)
         return content[len(token) :] if token and content.startswith(token) else None
 
     def agreed(self, of_first: T) -> T:
@@ -236,7 +236,7 @@ class Ranks:
             return of_first
         name = f"answer-{self._round}"
         if self.number == 0:
-            _write(self._folder / name, self._token + pickle.dumps((self._names, of_first)))
+            _put_file(self._folder / name, self._token + pickle.dumps((self._names, of_first)))
             self._round += 1
             return of_first
         watch = _Watch(self._folder / "alive-0")
@@ -248,12 +248,11 @@ class Ranks:
                     told: T = value
                     return told
             # A launch of the same name may have left its token: that of this launch comes later.
-            if (token := _read(self._folder / "launch")) != self._token and token:
+            if (token := _file_content(self._folder / "launch")) != self._token and token:
                 self._token = token
-                _write(self._folder / f"part-{self._round}-{self.number}", token + self._mine)
-            if failed := _read(self._folder / "failed-0"):
-                if failed.startswith(self._token):
-                    raise Error(f"the first process failed: {failed[len(self._token) :].decode(errors='replace')}")
+                _put_file(self._folder / f"part-{self._round}-{self.number}", token + self._mine)
+            if (failed := self._content("failed-0", self._token)) is not None:
+                raise Error(f"the first process failed: {failed.decode(errors='replace')}")
             if watch.silence() > self.timeout:
                 raise Error(f"the first process showed no sign of life for {self.timeout:g} s, in {self._folder}")
             time.sleep(_LOOK)
@@ -262,7 +261,7 @@ class Ranks:
         """Tells the others that this process gives no part, or no answer."""
         with contextlib.suppress(OSError):
             token = self._token if self.number == 0 else b""
-            _write(self._folder / f"failed-{self.number}", token + str(error).encode())
+            _put_file(self._folder / f"failed-{self.number}", token + str(error).encode())
 
     def end(self) -> None:
         """Takes away what this process wrote; the first, when the others have read its answer, the folder."""

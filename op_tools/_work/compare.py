@@ -95,7 +95,8 @@ def _compare(group: Ranks, options: argparse.Namespace) -> int:
         many = compare_ranks(*options.runs, rules=rules, captures=options.captures) if group.number == 0 else None
     elif is_pair:
         fusions = read_fusions(options.fusions) if options.fusions else ()
-        comparison = compare_share(group, *options.runs, options.noise, fusions, options.captures)
+        a, b = options.runs
+        comparison = compare_share(group, a, b, options.noise, fusions, options.captures)
         if comparison is None:
             return 0  # the first process tells
         _show(comparison, with_next=options.next)

@@ -15,9 +15,9 @@ namespace op_tools {
 namespace {
 
 bool has_same_form(const RecordedValue& value, const RecordedValue& other) {
-  return value.known == other.known && value.origin == other.origin && value.dtype == other.dtype && value.producer == other.producer &&
-         value.output == other.output && value.name == other.name && value.device == other.device &&
-         value.shape == other.shape && value.stride == other.stride;
+  return value.known == other.known && value.origin == other.origin && value.dtype == other.dtype &&
+         value.producer == other.producer && value.output == other.output && value.name == other.name &&
+         value.device == other.device && value.shape == other.shape && value.stride == other.stride;
 }
 
 bool has_same_bits(const RecordedValue& value, const RecordedValue& other) {

@@ -16,8 +16,8 @@ bool have_same_calls(const Recording& a, const Recording& b);
 // the ranks of a program in which no rank does anything of its own.
 bool have_same_form(const Recording& a, const Recording& b);
 
-// Of such recordings what align_runs() and find_divergence() find: each call's partner has its own number. The divergence is that of the same
-// calls.
+// Of such recordings what align_runs() and find_divergence() find: each call's partner has its own number. The
+// divergence is that of the same calls.
 Alignment alignment_of_same(const Recording& run);
 Divergence divergence_of_same(const Recording& a, const Recording& b, const Alignment& alignment);
 

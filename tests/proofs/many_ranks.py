@@ -365,7 +365,18 @@ def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[
         Question("replay", (REPLAY, "b/captures", "--acc_check"), 1, (), ("1 differ", f"/{sick}/")),
         Question(
             "conformance",
-            ("conformance", "run", "--source", "captures", "--captures", "b/captures", "--device", "cpu", "-o", "cases"),
+            (
+                "conformance",
+                "run",
+                "--source",
+                "captures",
+                "--captures",
+                "b/captures",
+                "--device",
+                "cpu",
+                "-o",
+                "cases",
+            ),
             0,
         ),
     )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +12,14 @@ import torch
 from conftest import ROOT, launched
 
 import op_tools
+from op_tools.__main__ import main
 from op_tools._base.core import Error
 from op_tools._runs import compare_many as many_runs
 from op_tools._torch.rank_shares import Ranks, launch_of_this_process
-from op_tools.__main__ import main
 
+pytest.importorskip("xxhash")
 sys.path.insert(0, str(ROOT / "tests" / "proofs"))
-from _multiplied import Change, Template, write_run  # noqa: E402
+from _multiplied import Change, Template, write_run
 
 RANKS, STEPS, SICK = 16, 8, 5
 SIZES = {32: 4096, 16: 8192}
@@ -178,7 +178,7 @@ def test_a_folder_of_others_is_refused(runs, tmp_path, monkeypatch, capsys):
     folder.mkdir()
     folder.chmod(0o777)
     assert main(["compare", str(runs / "a"), str(runs / "a")]) == 2
-    assert "is not a folder of this user alone" in capsys.readouterr().err and os.listdir(folder) == []
+    assert "is not a folder of this user alone" in capsys.readouterr().err and not [*folder.iterdir()]
 
 
 # --- Part by part ---
@@ -203,7 +203,9 @@ def test_steps_by_themselves_say_what_whole_recordings_say(runs, tmp_path, monke
 def test_equal_recordings_have_the_rows_that_a_search_for_pairs_gives(level, tmp_path):
     def run(name):
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 5))
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 5)
+        )
         method = torch.optim.Adam(net.parameters())
         tool = op_tools.OpRecord(output_dir=tmp_path / name, level=level)
         with tool:
