@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -55,6 +56,32 @@ py::tuple value_row(const Recording& recording, size_t i) {
                         value.zero, value.min, value.max, value.mean, value.norm, value.projections, value.in_doubt());
 }
 
+// How many calls each module made in each line: (module, line, calls), in the order of the first calls.
+py::list calls_by_place(const Recording& recording) {
+  std::map<std::pair<StringNumber, StringNumber>, size_t> place_of;
+  std::vector<std::pair<std::pair<StringNumber, StringNumber>, size_t>> places;
+  for (const RecordedCall& call : recording.calls) {
+    const auto [place, is_new] = place_of.emplace(std::pair(call.module, call.line), places.size());
+    if (is_new) places.emplace_back(place->first, 0);
+    ++places[place->second].second;
+  }
+  py::list rows;
+  for (const auto& [place, calls] : places) {
+    rows.append(
+        py::make_tuple(row_text(recording.string(place.first)), row_text(recording.string(place.second)), calls));
+  }
+  return rows;
+}
+
+// The numbers of the calls that raised.
+std::vector<size_t> failed_calls(const Recording& recording) {
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < recording.calls.size(); ++i) {
+    if (recording.calls[i].error != 0) numbers.push_back(i);
+  }
+  return numbers;
+}
+
 // How many values of tensors were on each type of device: {"cpu": 4, "sim": 12}.
 std::map<std::string, int64_t> values_by_device(const Recording& recording) {
   std::vector<int64_t> by_string(recording.strings.size());
@@ -94,6 +121,8 @@ void bind_record(py::module_& module) {
                                                     [](const RecordedValue& value) { return value.known; });
                              })
       .def_property_readonly("devices", &values_by_device)
+      .def_property_readonly("calls_by_place", &calls_by_place)
+      .def_property_readonly("failed_calls", &failed_calls)
       // Of the rows of values: value, dimensions, count; and the prints of all of them, as bytes.
       .def_property_readonly("rows",
                              [](const Recording& recording) {

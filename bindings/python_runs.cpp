@@ -15,6 +15,7 @@
 #include "runs/many_runs.h"
 #include "runs/recorded_items.h"
 #include "runs/run_comparison.h"
+#include "runs/run_part.h"
 #include "runs/run_rows.h"
 
 namespace op_tools::python {
@@ -108,6 +109,13 @@ void bind_runs(py::module_& module) {
     }
     return py::make_tuple(odd, calls.apart);
   });
+  // The calls of the steps from the first to before the end, as a recording.
+  module.def("steps_of", [](const Recording& run, int64_t first, int64_t end) {
+    const py::gil_scoped_release no_gil;
+    return std::make_shared<Recording>(steps_of(run, first, end));
+  });
+  module.def("calls_by_step", &calls_by_step);
+  module.def("first_collective", &first_collective);
   module.def("unwritten_values", [](const Recording& run) { return unwritten_values(run); });
   module.def("different_op_counts", &different_op_counts);
   // By number of the call its item in a list for `only_calls=`; "": it has none.

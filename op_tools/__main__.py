@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser_of(*words[:1]).parse_args(words)
         options.is_program = arguments is None
+        options.words = list(words)
         if (
             options.is_program and options.command != _RUN
         ):  # the user's program has its own way with characters that a terminal lacks

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from .core import Error, Recording
+from .core import Error
 from .verdict import Coverage
 
 ACCOUNT = "account"
@@ -25,7 +25,22 @@ def coverage_from(facts: Mapping[str, Any]) -> Coverage:
 # --- Recordings that are compared ---------------------------------------------------------------------------------------
 
 
-def _account(recording: Recording) -> Coverage | None:
+class Recorded(Protocol):
+    """What an account is made of: a recording, or what is left of it in memory."""
+
+    @property
+    def header(self) -> Any: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def values(self) -> int: ...
+    @property
+    def known_values(self) -> int: ...
+    @property
+    def devices(self) -> dict[str, int]: ...
+
+
+def _account(recording: Recorded) -> Coverage | None:
     """None: the recording says nothing of it. It is of another tool, of an older version, or its program was killed."""
     facts = recording.header.get(ACCOUNT) if isinstance(recording.header, dict) else None
     if not isinstance(facts, dict):
@@ -35,7 +50,7 @@ def _account(recording: Recording) -> Coverage | None:
     return coverage_from({**facts, **values, "seen": recording.calls, "devices": recording.devices})
 
 
-def accounts_of(recordings: Mapping[str, Recording]) -> dict[str, Coverage]:
+def accounts_of(recordings: Mapping[str, Recorded]) -> dict[str, Coverage]:
     """The accounts of recordings that are compared with each other, by the names of the recordings ("A"), where they have one.
 
     A run on a device is compared with a run on the CPU: that no tensor was on the accelerator counts only where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .._base.optional_parts import Group, part_names
 from .command_line import Commands, add_allow_unseen, work
+from .conformance_cases import positive
 
 
 def add(commands: Commands) -> None:
@@ -47,6 +48,9 @@ def add(commands: Commands) -> None:
         "--rules",
         metavar="FILE",
         help="of one rank against several: how tensors are split, REGEX = b s h[tp] in each line",
+    )
+    compare.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="processes that share the ranks, or the steps (1)"
     )
     add_allow_unseen(compare)
     compare.add_argument("--json", metavar="FILE", help="a record for each pair, and a summary, as lines of JSON")

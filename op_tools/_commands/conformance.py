@@ -40,13 +40,13 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--shard",
         type=_shard,
         metavar="I/N",
-        help="the I-th (from 0) of N parts of about equal cost, into the same DIR or not; under torchrun each rank is a part",
+        help="the I-th (from 0) of N parts of about equal cost, into the same DIR or not; under torchrun or srun each process is a part",
     )
     add(
         "--jobs",
         type=positive,
         metavar="N",
-        help="worker processes (as many as cores; under torchrun, or with --time, 1)",
+        help="worker processes (as many as cores; under torchrun or srun, or with --time, 1)",
     )
     add(
         "--timeout",

@@ -138,7 +138,7 @@ def run_cases(
     Raises:
         op_tools.Error: the folder cannot be used, or a worker process could not start.
     """
-    with ranks() as group:
+    with ranks(settings.folder) as group:
         if group.count > 1:
             settings = Settings(**{**vars(settings), "shard": (group.number, group.count)})
         facts = facts_of(cases, plan, settings)
@@ -165,7 +165,9 @@ def _finish(
     gathered = group.gathered((packed(rows), trouble))
     if gathered is None:
         return Verdict.NOT_JUDGED  # rank 0 tells
-    parts = [(unpacked(content), said) for content, said in gathered]
+    for text in group.missing:
+        say(f"NOT JUDGED: {text}")
+    parts = [({}, "") if part is None else (unpacked(part[0]), part[1]) for part in gathered]
     for number, (of_rank, _) in enumerate(parts[1:], 1):
         path = settings.folder / shard_text(ROWS_FILE, number, group.count)
         if not path.exists():  # of a rank on another machine
@@ -178,4 +180,4 @@ def _finish(
     summary = write_reports(settings.folder, rows_below(settings.folder), facts)
     say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
     counts = Counter(status_of_case(found) for of_rank, _ in parts for found in of_rank.values())
-    return verdict_of_cases(counts, facts["self-test"])
+    return verdict_of_cases(counts, facts["self-test"], len(group.missing))

@@ -20,6 +20,7 @@ import torch
 from .._base.core import Error, log_progress, reload_log_level
 from .._base.results import duration_text
 from .._torch.backends import import_backends, usable_device
+from .._torch.rank_shares import local_rank
 from .case import Case
 from .exceptions import SLOW_FACTOR, Exceptions
 from .golden import Golden, GoldenJudge, GoldenWriter
@@ -71,7 +72,7 @@ def _start_worker(plan: WorkerPlan) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_backends(plan.imports)
-    device = usable_device(plan.device, worker_number() + int(os.environ.get("LOCAL_RANK", "0")))
+    device = usable_device(plan.device, worker_number() + local_rank())
     if plan.writes:
         _work = GoldenWriter(device, Path(plan.golden), plan.writes)
     elif plan.golden:

@@ -21,7 +21,7 @@ from .._base.verdict import Verdict
 
 MOST_ROWS = 100_000
 """Rows in a report; of more, an even share."""
-_FEWEST_ROWS = 200  # of a table, where there are few
+FEWEST_ROWS = 200  # of a table, where there are few
 
 
 class Mark(str, enum.Enum):
@@ -174,6 +174,25 @@ class Table:
         self.total += 1
         self._thin()
 
+    def add_all(self, rows: Sequence[int], wrong: Sequence[int], cells_of: Callable[[int], tuple[Any, ...]]) -> None:
+        """Rows of a table that holds none, by number. Cells are made for those that it will hold alone.
+
+        Args:
+            rows: numbers of the rows, in their order.
+            wrong: those of them that are wrong.
+            cells_of: the cells of a row, as for add().
+        """
+        is_wrong = set(wrong)
+        others = [row for row in rows if row not in is_wrong] if wrong else rows
+        while len(wrong[:: self._wrong_stride]) + len(others[:: self._stride]) > self.most:
+            if len(others[:: self._stride]) > len(wrong[:: self._wrong_stride]):
+                self._stride *= 2
+            else:
+                self._wrong_stride *= 2
+        self._wrong = [(row, cells_of(row)) for row in wrong[:: self._wrong_stride]]
+        self._others = [(row, cells_of(row)) for row in others[:: self._stride]]
+        self.total, self._seen_wrong, self._seen_others = len(rows), len(wrong), len(others)
+
     def hold(self, most: int) -> None:
         """Holds at most `most` rows from now on."""
         self.most = min(self.most, most)
@@ -301,7 +320,7 @@ def share_rows(parts: Iterable[Part], most: int = MOST_ROWS) -> None:
     total = sum(table.total for table in tables)
     if total > most:
         for table in tables:
-            table.hold(max(min(_FEWEST_ROWS, most // len(tables)), most * table.total // total))
+            table.hold(max(min(FEWEST_ROWS, most // len(tables)), most * table.total // total))
 
 
 class FindingsOf:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import shlex
 from pathlib import Path
+from typing import Any
 
 from .._base.account import ACCOUNT, coverage_from
 from .._base.core import Error
-from .._tools.record import read_recording
-from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, short, sizes_of, text_of
+from .._tools.record import RecordedCall, read_recording
+from .part import MOST_ROWS, Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, short, sizes_of, text_of
 
 _COLUMNS = (
     Column("op", is_choice=True),
@@ -27,8 +28,27 @@ _COLUMNS = (
 )
 
 
-def part_of_file(file: Path, origin: Origin) -> Part:
+def _cells_of(call: RecordedCall) -> tuple[Any, ...]:
+    tensor = call.outputs[0][1] if call.outputs else None
+    known = tensor is not None and tensor.known
+    return (
+        *(call.op, call.phase, call.module, call.step, call.id),
+        dtype_of({"dtype": tensor.dtype}) if tensor else "",
+        sizes_of({"shape": list(tensor.shape)}, "shape") if tensor else "",
+        short(tensor.norm) if tensor and known else None,
+        tensor.nan if tensor and known else None,
+        tensor.inf if tensor and known else None,
+        *(call.error, call.line),
+    )
+
+
+def part_of_file(file: Path, origin: Origin, most: int = MOST_ROWS) -> Part:
     """The part of a recording. It gives no verdict by itself.
+
+    Args:
+        file: the recording.
+        origin: gets its rank, command and gaps.
+        most: rows of its table.
 
     Raises:
         op_tools.Error: it cannot be read.
@@ -46,28 +66,18 @@ def part_of_file(file: Path, origin: Origin) -> Part:
             origin.account = coverage_from(facts)
             origin.account.judged, origin.account.not_judged = 0, {}
     part = Part("OpRecord", origin)
-    table = Table(f"Calls of {file.name}", _COLUMNS)
+    table = Table(f"Calls of {file.name}", _COLUMNS, most=most)
     findings = FindingsOf(part)
-    for call in recording.calls:
-        for place in part.place(call.module, call.line):
-            place.calls += 1
+    calls = recording.calls
+    for module, line, count in calls.counted_by_place():
+        for place in part.place(module, line):
+            place.calls += count
+    failed = calls.failed()
+    for number in failed:
+        call = calls[number]
         row = {"op": call.op, "phase": call.phase, "module": call.module, "step": call.step, "line": call.line}
-        if call.error:
-            findings.add(Mark.NOTE, row, text=f"raised: {call.error}")
-        tensor = call.outputs[0][1] if call.outputs else None
-        known = tensor is not None and tensor.known
-        table.add(
-            (
-                *(call.op, call.phase, call.module, call.step, call.id),
-                dtype_of({"dtype": tensor.dtype}) if tensor else "",
-                sizes_of({"shape": list(tensor.shape)}, "shape") if tensor else "",
-                short(tensor.norm) if tensor and known else None,
-                tensor.nan if tensor and known else None,
-                tensor.inf if tensor and known else None,
-                *(call.error, call.line),
-            ),
-            is_wrong=bool(call.error),
-        )
+        findings.add(Mark.NOTE, row, text=f"raised: {call.error}")
+    table.add_all(range(len(calls)), failed, lambda number: _cells_of(calls[number]))
     part.tables.append(table)
     argv = header.get("argv")
     program = shlex.join(map(str, argv)) if isinstance(argv, list) else ""

@@ -25,7 +25,7 @@ from . import (
     replay,
     timing,
 )
-from .part import Origin, Part, origin_of, share_rows
+from .part import FEWEST_ROWS, MOST_ROWS, Origin, Part, origin_of, share_rows
 from .row_files import csv_rows, is_own_file, json_rows
 
 _BLACK_BOX = ".blackbox"
@@ -97,9 +97,11 @@ def _parts_below(place: Path) -> Iterator[Part]:
             yield part
             continue
         files = [name for name in files if is_own_file(folder / name)]
+        many = sum(name.endswith(RECORDING) for name in files)
         for name in sorted(files):
             if name.endswith(RECORDING):
-                yield recordings.part_of_file(folder / name, Origin(str(folder)))
+                most = max(FEWEST_ROWS, MOST_ROWS // many)  # they share the rows of a report
+                yield recordings.part_of_file(folder / name, Origin(str(folder)), most)
             elif name.endswith(".jsonl") and comparisons.is_comparison(folder / name):
                 yield comparisons.part_of_file(folder / name, Origin(str(folder / name)))
             elif name.endswith(".json") and (part := _part_of_json(folder / name)) is not None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from .._base.account import accounts_of, lines_of, reasons_of
-from .._base.core import find_odd_calls
+from .._base.core import Recording, calls_by_step, find_odd_calls, first_collective, steps_of
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
-from .._tools.record import RecordedCall, RecordedCalls, Recording
-from .compare_runs import open_run
+from .._tools.record import RecordedCall, RecordedCalls
+from .._torch.rank_shares import Ranks
+from .compare_runs import PathOrRecording, find_run
+
+# Calls of all runs that are in memory together, at about 350 bytes each.
+_MOST_CALLS = 6_000_000
+_FIRST, _LAST = -(2**63), 2**63 - 1
 
 _FINDINGS = {
     "results": "other results",
@@ -58,6 +63,8 @@ class ManyRuns(Result):
     """Runs whose recordings end before their programs did, or are damaged."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
     """Which calls the runs saw and did not see, by the paths of their recordings, where these say so."""
+    missing: list[str] = field(default_factory=list)
+    """Steps that a process did not compare which shared the work."""
 
     @property
     def unseen(self) -> list[str]:
@@ -72,7 +79,7 @@ class ManyRuns(Result):
             )
         if self.incomplete:
             reasons.append(f"{self.incomplete} of {len(self.runs)} recordings are incomplete")
-        return reasons + reasons_of(self.accounts)
+        return reasons + self.missing + reasons_of(self.accounts)
 
     @property
     def verdict(self) -> Verdict:
@@ -119,7 +126,7 @@ class ManyRuns(Result):
         return "".join(json.dumps(record) + "\n" for record in [*records, summary])
 
 
-def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns:
+def compare_many(runs: Sequence[PathOrRecording]) -> ManyRuns:
     """Looks for the odd run among runs of a program on the same data: an intermittent fault, a sick device.
 
     Args:
@@ -132,24 +139,104 @@ def compare_many(runs: Sequence[str | os.PathLike[str] | Recording]) -> ManyRuns
     Raises:
         op_tools.Error: there is only one run, or a path holds no recording.
     """
-    cores = [(rank, core) for run in runs for rank, core in open_run(run).items()]
-    rows = []
-    odd, apart = find_odd_calls([core for _, core in cores])
+    many = compare_many_share(Ranks(), runs)
+    assert many is not None  # of a single process
+    return many
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps whose calls are in memory together, of all runs."""
+
+    first: int
+    end: int
+    """The step behind them."""
+
+    def __str__(self) -> str:
+        return f"steps from {max(self.first, 0)}" + ("" if self.end == _LAST else f" to {self.end - 1}")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is left of a run's recording when it has been read."""
+
+    path: str
+    complete: bool
+    header: Any
+    calls: int
+    values: int
+    known_values: int
+    devices: dict[str, int]
+
+
+@dataclass
+class _Odd:
+    """What some steps say."""
+
+    rows: dict[int, OddRow]
+    """By number of the run."""
+    apart: list[int]
+
+
+def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRuns | None:
+    """As compare_many(), with the steps shared out among processes: the result of all on the first, elsewhere None."""
+    readers = [(rank, read) for run in runs for rank, read in find_run(run).items()]
+    parts = _all_steps(readers[0][1](), len(readers))
+    mine = {number: _odd_in(parts[number], readers) for number in range(group.number, len(parts), group.count)}
+    gathered = group.gathered({number: odd for number, (odd, _) in mine.items()})
+    if gathered is None:
+        return None
+    known = mine[0][1]
+    by_part = {number: odd for of_process in gathered if of_process for number, odd in of_process.items()}
+    odd_rows: dict[int, OddRow] = {}
+    apart = [False] * len(readers)
+    for number in sorted(by_part):
+        for run, row in by_part[number].rows.items():
+            odd_rows.setdefault(run, row)
+        apart = [before or bool(count) for before, count in zip(apart, by_part[number].apart, strict=True)]
+    absent = [str(part) for number, part in enumerate(parts) if number not in by_part]
+    return ManyRuns(
+        [run.path for run in known],
+        list(odd_rows.values()),
+        sum(not run.calls for run in known),
+        sum(apart),
+        sum(not run.complete for run in known),
+        accounts_of({run.path: run for run in known}),
+        [f"{', '.join(absent)}: {'; '.join(group.missing)}"] if absent else [],
+    )
+
+
+def _all_steps(first: Recording, runs: int) -> list[_Steps]:
+    """All steps, a few at a time, by the calls of the first run."""
+    ends, calls = [], 0
+    for step, count in sorted(calls_by_step(first).items()):
+        if calls and calls + count > _MOST_CALLS // runs:
+            ends.append(step)
+            calls = 0
+        calls += count
+    return [_Steps(first, end) for first, end in zip([_FIRST, *ends], [*ends, _LAST], strict=True)]
+
+
+def _odd_in(steps: _Steps, readers: Sequence[tuple[int, Callable[[], Recording]]]) -> tuple[_Odd, list[_Run]]:
+    """The odd calls of some steps, and what there is to be known about the runs."""
+    is_whole = steps == _Steps(_FIRST, _LAST)
+    cores, runs = [], []
+    for _, read in readers:
+        core = read()
+        runs.append(
+            _Run(core.path, core.complete, core.header, core.calls, core.values, core.known_values, core.devices)
+        )
+        cores.append(core if is_whole else steps_of(core, steps.first, steps.end))
+    odd, apart = find_odd_calls(cores)
+    rows = {}
     for run, call, _, _, like_it, others, what, collective in odd:
-        rank, core = cores[run]
-        calls = RecordedCalls(core)
+        rank, read = readers[run]
+        calls = RecordedCalls(cores[run])
         odd_call: RecordedCall = calls[call]
         finding = _FINDINGS[what] + (
             "" if like_it < others or what == "not_from_inputs" else "; which is right is not known"
         )
-        through = calls[collective].op if collective is not None else ""
+        through = first_collective(read(), steps.end) if collective is None else calls[collective].op
         place = (odd_call.op, odd_call.phase, odd_call.module, odd_call.line, odd_call.step, odd_call.id)
-        rows.append(OddRow(core.path, rank, *place, finding, like_it, others, through))
-    return ManyRuns(
-        [core.path for _, core in cores],
-        rows,
-        sum(not core.calls for _, core in cores),
-        sum(map(bool, apart)),
-        sum(not core.complete for _, core in cores),
-        accounts_of({core.path: core for _, core in cores}),
-    )
+        rows[run] = OddRow(runs[run].path, rank, *place, finding, like_it, others, through)
+    return _Odd(rows, apart), runs

@@ -21,6 +21,7 @@ from .._base.core import (
 from .._base.data_file import read_data
 from .._base.rank_text import ranks_text
 from .._tools.record import Recording, holds_recordings
+from .._torch.rank_shares import Ranks
 from ..formats import format_of
 from .comparison import RankComparison, RunRows, RunsComparison, Structure
 from .foreign_recording import rows_of_dump
@@ -31,11 +32,12 @@ _OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start
 
 PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
+Captures = tuple[str | os.PathLike[str], str | os.PathLike[str]]
 
 
 # Of pairs of calls, over all ranks, that stay in memory, at about 1.2 kB each; those of further ranks are made again when they are
 # asked for.
-_MOST_ROWS = 1_000_000
+_MOST_ROWS = 200_000
 
 
 def rank_of(header: Any) -> int:
@@ -56,6 +58,15 @@ def _is_recording(path: str | os.PathLike[str]) -> bool:
     return False
 
 
+# Of this module, so that a comparison can be sent to another process together with that which makes it again.
+def _recording_of(path: str) -> core.Recording:
+    return read_recording(path)
+
+
+def _recording_of_rows(rows: dict[str, Any]) -> core.Recording:
+    return make_recording(rows)
+
+
 def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
     """Functions that read the recordings of a run, by rank: of a folder, of a file, of a recording that was read, or of the dump of
     another tool. Of files of OpRecord only the headers are read before.
@@ -67,14 +78,14 @@ def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
         recorded = run.calls._core
         return {rank_of(recorded.header): lambda: recorded}
     if not _is_recording(run):
-        return {rank: partial(make_recording, rows) for rank, rows in rows_of_dump(run).items()}
+        return {rank: partial(_recording_of_rows, rows) for rank, rows in rows_of_dump(run).items()}
     paths: dict[int, str] = {}
     for path in find_recordings(os.fspath(run)):
         rank = rank_of(read_recording_header(path))
         if rank in paths:
             raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
         paths[rank] = path
-    return {rank: partial(read_recording, path) for rank, path in paths.items()}
+    return {rank: partial(_recording_of, path) for rank, path in paths.items()}
 
 
 def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
@@ -186,7 +197,7 @@ def compare_runs(
     *,
     noise: PathOrRecording | None = None,
     fusions: Fusions = (),
-    captures: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+    captures: Captures | None = None,
 ) -> RunsComparison:
     """Compares two recordings of OpRecord call by call and says where they part.
 
@@ -207,24 +218,49 @@ def compare_runs(
     Raises:
         op_tools.Error: a path holds no recording.
     """
+    comparison = compare_share(Ranks(), a, b, noise, fusions, captures)
+    assert comparison is not None  # of a single process
+    return comparison
+
+
+def _no_recording() -> None:
+    return None
+
+
+def compare_share(
+    group: Ranks,
+    a: PathOrRecording,
+    b: PathOrRecording,
+    noise: PathOrRecording | None = None,
+    fusions: Fusions = (),
+    captures: Captures | None = None,
+) -> RunsComparison | None:
+    """As compare_runs(), with ranks shared out among processes: the comparison of all on the first, elsewhere None."""
     of_a, of_b = find_run(a), find_run(b)
     of_noise = find_run(noise) if noise is not None else {}
     if len(of_a) == len(of_b) == 1:  # two recordings that the user named, be they of two ranks
         of_b = dict(zip(of_a, of_b.values(), strict=True))
+    common = sorted(of_a.keys() & of_b)
     ranks: list[RankComparison] = []
     kept = 0
-    for rank in sorted(of_a.keys() & of_b):
-        read_a, read_b, read_noise = of_a[rank], of_b[rank], of_noise.get(rank, lambda: None)
+    for rank in common[group.number :: group.count]:
+        read_a, read_b, read_noise = of_a[rank], of_b[rank], of_noise.get(rank, _no_recording)
         compared = compare_recordings(read_a(), read_b(), read_noise(), fusions)
         if captures is not None:
             compared = judged_by_values(compared, *captures)
         kept += len(compared.rows)
-        if kept > _MOST_ROWS and ranks:
+        if (kept > _MOST_ROWS and ranks) or group.count > 1:
             compared = compared.without_rows(partial(_read_and_compare, read_a, read_b, read_noise, fusions))
         ranks.append(compared)
+    parts = group.gathered(ranks)
+    if parts is None:
+        return None
+    ranks = sorted((rank for part in parts if part is not None for rank in part), key=lambda compared: compared.rank)
+    absent = [rank for number, part in enumerate(parts) if part is None for rank in common[number :: group.count]]
     only = (("A", of_a.keys() - of_b), ("B", of_b.keys() - of_a))
     alone = [f"{ranks_text(ranks)}: only in {name}" for name, ranks in only if ranks]
-    if not ranks:
+    alone += [f"{ranks_text(absent)}: {'; '.join(group.missing)}"] if absent else []
+    if not common:
         raise Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")
     return RunsComparison(ranks, alone)
 

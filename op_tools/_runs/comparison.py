@@ -40,6 +40,8 @@ class ComparedAgain:
         return self._rows
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by pickle before there is anything in this object
+            raise AttributeError(name)
         last = ComparedAgain._last
         if last is None or last[0] is not self:
             ComparedAgain._last = None  # before the next takes its place in memory

@@ -104,6 +104,14 @@ class RecordedCalls(Sequence[RecordedCall]):
     def __len__(self) -> int:
         return self._core.calls
 
+    def counted_by_place(self) -> list[tuple[str, str, int]]:
+        """How many calls each module made in each line: (module, line, calls), in the order of the first calls."""
+        return self._core.calls_by_place
+
+    def failed(self) -> list[int]:
+        """The numbers of the calls that raised."""
+        return self._core.failed_calls
+
     def _value(self, number: int) -> RecordedTensor:
         return RecordedTensor(number, *self._core.value(number))
 

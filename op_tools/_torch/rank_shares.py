@@ -1,71 +1,350 @@
-"""Work that the ranks of torchrun share: rank 0 gathers it, and tells. run_op_from_data under torchrun."""
+"""Work that the processes of a launch share: the ranks of torchrun, the tasks of srun, or those of --jobs.
+
+Each works on its part; the first puts the parts together, and tells. They meet in files of a folder that all of them see, so no network
+is needed:
+
+    launch           the token of the first process: parts for an earlier launch of the same name are not taken for this one's
+    alive-I          a number that process I counts up while it works
+    part-R-I         token and part of process I, of round R
+    answer-R         token and answer of the first, and which parts it is made of
+    failed-I         why process I gives no part
+
+Each has its final name when it is whole. A process that shows no sign of life for OP_TOOLS_SHARE_TIMEOUT seconds is missing: the first
+process goes on without its part, and says so.
+"""
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import contextlib
 import os
+import pickle
+import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch.distributed as dist
-
-from .._base.core import run_op_from_data
+from .._base.core import Error, run_op_from_data
 
 T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]
 
-# Ranks may be hours apart. torchrun ends all of them when one dies, so none waits for a dead rank.
-_PATIENCE = datetime.timedelta(days=30)
+_TIMEOUT = 300.0  # seconds; a shared file system may show a file a minute late
+_FAREWELL = 10.0  # seconds that the first process waits for the others to read the answer
+_BEAT, _LOOK = 2.0, 0.02  # seconds between two signs of life, and two looks at the folder
+_FIRST_OWN_STEP = (
+    4_294_967_280  # Slurm's numbers of steps that srun did not start: a batch script, an interactive shell
+)
+_SHARE = "OP_TOOLS_SHARE"
+_inside = False  # a command that another command calls is not shared again
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This process among those that share its work."""
+
+    number: int
+    count: int
+    name: str
+    """The same for all of them, and for no other launch at the same time."""
+    folder: str = ""
+    """In which they meet; "": the command says where."""
+
+
+def launch_of_this_process() -> Launch | None:
+    """None: this process works alone, or shares its work already.
+
+    Raises:
+        op_tools.Error: torchrun gave its processes on several machines no name.
+    """
+    variables = os.environ
+    if _inside:
+        return None
+    if share := variables.get(_SHARE):
+        number, of_all, folder = share.split("/", 2)
+        return Launch(int(number), int(of_all), "jobs", folder)
+    if "TORCHELASTIC_RUN_ID" in variables and (count := int(variables.get("WORLD_SIZE", "1"))) > 1:
+        run = variables["TORCHELASTIC_RUN_ID"]
+        if variables.get("LOCAL_WORLD_SIZE") == str(count):
+            run += f"-{os.getppid()}"  # all have the same parent
+        elif run == "none":
+            raise Error("torchrun on several machines: give it --rdzv-id NAME, by which its processes find each other")
+        name = f"{run}-{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return Launch(int(variables.get("RANK", "0")), count, name)
+    step = variables.get("SLURM_STEP_ID", "")
+    if step.isdecimal() and int(step) < _FIRST_OWN_STEP:
+        count = int(variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS") or 1)
+        name = f"{variables.get('SLURM_JOB_ID', '')}-{step}"
+        return Launch(int(variables.get("SLURM_PROCID", "0")), count, name) if count > 1 else None
+    return None
+
+
+def local_rank() -> int:
+    """Of this process among those of its machine: the number of its device."""
+    return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
 
 
 def is_shared(arguments: Sequence[str]) -> bool:
-    """Several ranks of torchrun run this, and the arguments say nothing else about parts."""
+    """Several processes of a launch run this, and the arguments say nothing else about parts."""
     others = any(
         argument.partition("=")[0] in ("--shard", "--merge", "--help", "-h", "--version") for argument in arguments
     )
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not others
+    return not others and launch_of_this_process() is not None
+
+
+def _put_file(path: Path, content: bytes) -> None:
+    """In a single step."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+def _file_content(path: Path) -> bytes:
+    """b"" where there is none."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+class _Pulse:
+    """Counts a file up while it is entered, in a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._end.is_set():
+            count += 1
+            with contextlib.suppress(OSError):
+                _put_file(self._path, str(count).encode())
+            self._end.wait(_BEAT)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class _Watch:
+    """How long another process has shown no sign of life."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen, self._since = b"", time.monotonic()
+
+    def silence(self) -> float:
+        """Seconds."""
+        if (now := _file_content(self._path)) != self._seen:
+            self._seen, self._since = now, time.monotonic()
+        return time.monotonic() - self._since
 
 
 class Ranks:
-    """This process among the ranks."""
+    """This process among those that share its work; a single process has no others to wait for."""
 
-    def __init__(self, number: int = 0, count: int = 1) -> None:
+    def __init__(
+        self, number: int = 0, count: int = 1, folder: Path = Path(), children: Sequence[subprocess.Popen[bytes]] = ()
+    ) -> None:
         self.number, self.count = number, count
+        self._folder = folder
+        self._children = children
+        self._round = 0
+        self._mine = b""
+        self._token = b""
+        self._name = uuid.uuid4().hex  # in this process's parts, and in the answers that were made of them
+        self._names: list[str] = []
+        self.missing: list[str] = []
+        """On the first process: why parts are missing."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds."""
+        text = os.environ.get("OP_TOOLS_SHARE_TIMEOUT", "")
+        try:
+            return float(text or _TIMEOUT)
+        except ValueError:
+            raise Error(f"OP_TOOLS_SHARE_TIMEOUT={text}: is no number of seconds") from None
+
+    def begin(self) -> None:
+        """Before the work: the first process names the launch; another takes back what an earlier launch left of it."""
+        if self.number == 0:
+            self._token = uuid.uuid4().hex.encode()
+            _put_file(self._folder / "launch", self._token)
+        else:
+            (self._folder / f"failed-{self.number}").unlink(missing_ok=True)
 
     def gathered(self, mine: Any) -> list[Any] | None:
-        """On rank 0: the values of all ranks; elsewhere None."""
+        """On the first process: the parts of all, None in place of those that are missing; elsewhere None."""
         if self.count == 1:
             return [mine]
-        parts: list[Any] | None = [None] * self.count if self.number == 0 else None
-        dist.gather_object(mine, parts)
+        self._mine = pickle.dumps((self._name, mine))
+        if self.number > 0:
+            return None
+        watches = {number: _Watch(self._folder / f"alive-{number}") for number in range(1, self.count)}
+        parts: list[Any] = [mine, *([None] * (self.count - 1))]
+        while watches:
+            for number, watch in list(watches.items()):
+                content = self._content(f"part-{self._round}-{number}", self._token)
+                if content is not None:
+                    name, parts[number] = pickle.loads(content)
+                    self._names.append(name)
+                elif why := self._why_missing(number, watch):
+                    self.missing.append(f"process {number} of {self.count} gave no part: {why}")
+                else:
+                    continue
+                del watches[number]
+            time.sleep(_LOOK)
         return parts
 
-    def agreed(self, of_rank: T) -> T:
-        """The value of rank 0, on all ranks."""
-        told = [of_rank]
-        if self.count > 1:
-            dist.broadcast_object_list(told)
-        return told[0]
+    def _why_missing(self, number: int, watch: _Watch) -> str:
+        if failed := _file_content(self._folder / f"failed-{number}"):
+            return failed.decode(errors="replace")
+        if self._children and (status := self._children[number - 1].poll()) is not None:
+            if self._content(f"part-{self._round}-{number}", self._token) is not None:
+                return ""
+            return f"it ended with status {status}"
+        if watch.silence() > self.timeout:
+            return f"no sign of life for {self.timeout:g} s (OP_TOOLS_SHARE_TIMEOUT)"
+        return ""
+
+    def _content(self, name: str, token: bytes) -> bytes | None:
+        content = _file_content(self._folder / name)
+        return content[len(token) :] if token and content.startswith(token) else None
+
+    def agreed(self, of_first: T) -> T:
+        """The value of the first process, on all of them.
+
+        Raises:
+            op_tools.Error: the first process failed, or is missing.
+        """
+        if self.count == 1:
+            return of_first
+        name = f"answer-{self._round}"
+        if self.number == 0:
+            _put_file(self._folder / name, self._token + pickle.dumps((self._names, of_first)))
+            self._round += 1
+            return of_first
+        watch = _Watch(self._folder / "alive-0")
+        while True:
+            if (answer := self._content(name, self._token)) is not None:
+                names, value = pickle.loads(answer)
+                if self._name in names:
+                    self._round += 1
+                    told: T = value
+                    return told
+            # A launch of the same name may have left its token: that of this launch comes later.
+            if (token := _file_content(self._folder / "launch")) != self._token and token:
+                self._token = token
+                _put_file(self._folder / f"part-{self._round}-{self.number}", token + self._mine)
+            if (failed := self._content("failed-0", self._token)) is not None:
+                raise Error(f"the first process failed: {failed.decode(errors='replace')}")
+            if watch.silence() > self.timeout:
+                raise Error(f"the first process showed no sign of life for {self.timeout:g} s, in {self._folder}")
+            time.sleep(_LOOK)
+
+    def fail(self, error: BaseException) -> None:
+        """Tells the others that this process gives no part, or no answer."""
+        with contextlib.suppress(OSError):
+            token = self._token if self.number == 0 else b""
+            _put_file(self._folder / f"failed-{self.number}", token + str(error).encode())
+
+    def end(self) -> None:
+        """Takes away what this process wrote; the first, when the others have read its answer, the folder."""
+        if self.number > 0:
+            for path in self._folder.glob(f"*-{self.number}"):
+                path.unlink(missing_ok=True)
+            return
+        ends = time.monotonic() + _FAREWELL
+        while time.monotonic() < ends and any(self._folder.glob("part-*-*")):
+            time.sleep(_LOOK)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _own_folder(folder: Path) -> Path:
+    """A folder of this user alone: parts are Python's pickles.
+
+    Raises:
+        op_tools.Error: it cannot be made, or is somebody else's.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise Error(f"{folder}: the processes of the launch cannot meet here: {error.strerror}") from None
+    if status.st_uid != os.getuid() or status.st_mode & 0o022 or folder.is_symlink():
+        raise Error(f"{folder}: is not a folder of this user alone; remove it")
+    return folder
+
+
+def _children(words: Sequence[str], count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """The other processes of --jobs."""
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "op_tools", *words],
+            env={**os.environ, _SHARE: f"{number}/{count}/{folder}"},
+            stdout=subprocess.DEVNULL,
+        )
+        for number in range(1, count)
+    ]
 
 
 @contextmanager
-def ranks() -> Iterator[Ranks]:
-    """The ranks of torchrun, with a process group of their own while it is entered; one where torchrun did not start it."""
-    if not is_shared(()):
+def ranks(place: str | os.PathLike[str] = "", jobs: int = 1, words: Sequence[str] = ()) -> Iterator[Ranks]:
+    """The processes that share the work, while it is entered; this one alone where no launcher started it.
+
+    Args:
+        place: a folder that all of them see: of the results; "": the working folder.
+        jobs: processes that this one starts where no launcher did; its own among them.
+        words: the command of op-tools that these run.
+
+    Raises:
+        op_tools.Error: they cannot meet.
+    """
+    global _inside
+    launch = launch_of_this_process()
+    if launch is None and (jobs <= 1 or _inside):
         yield Ranks()
         return
-    dist.init_process_group("gloo", timeout=_PATIENCE)
+    children: list[subprocess.Popen[bytes]] = []
+    if launch is None:
+        folder = Path(tempfile.mkdtemp(prefix="op_tools_share_"))
+        children = _children(words, jobs, folder)
+        launch = Launch(0, jobs, "jobs", str(folder))
+    folder = _own_folder(Path(launch.folder or Path(place or ".") / f".op_tools_share_{launch.name}"))
+    group = Ranks(launch.number, launch.count, folder, children)
+    group.begin()
+    _inside = True
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        with _Pulse(folder / f"alive-{launch.number}"):
+            yield group
+    except BaseException as error:
+        group.fail(error)
+        for child in children:
+            child.terminate()
+        if launch.number == 0:
+            group.end()
+        raise
+    else:
+        group.end()
     finally:
-        time.sleep(1)  # gloo aborts a rank whose partner has gone
-        dist.destroy_process_group()
+        _inside = False
+        for child in children:
+            child.wait()
 
 
 def _own(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -78,20 +357,21 @@ def _own(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def replay_part(arguments: Sequence[str], find: Find) -> int:
-    """Replays this rank's calls; rank 0 prints the summary of all and writes the JSON report of all.
+    """Replays this process's calls; the first prints the summary of all and writes the JSON report of all.
 
     Args:
-        arguments: as on the command line, the same on all ranks.
+        arguments: as on the command line, the same for all processes.
         find: gives the Python function of a name.
 
     Returns:
-        the exit status of the whole, the same on all ranks.
+        the exit status of the whole, the same on all processes.
     """
     options, rest = _own(arguments)
     device = options.device
     if device != "cpu" and ":" not in device:
-        device += f":{os.environ.get('LOCAL_RANK', '0')}"
-    with ranks() as group, tempfile.TemporaryDirectory() as folder:
+        device += f":{local_rank()}"
+    place = Path(options.json).parent if options.json else Path()
+    with ranks(place) as group, tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "part.json"
         shard = f"{group.number}/{group.count}"
         part = ["--shard", shard, "--device", device, "--json", str(report), "--no_summary"]
@@ -99,14 +379,17 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
         content = zlib.compress(report.read_bytes(), 1) if report.exists() else None
         parts = group.gathered((status, content))
         if parts is not None:
-            status = _told(parts, Path(folder), options, find)
+            status = _told(parts, group.missing, Path(folder), options, find)
         return group.agreed(status)
 
 
-def _told(parts: list[Any], folder: Path, options: argparse.Namespace, find: Find) -> int:
+def _told(parts: list[Any], missing: Sequence[str], folder: Path, options: argparse.Namespace, find: Find) -> int:
+    if missing:
+        sys.stderr.write("".join(f"run_op_from_data: NOT JUDGED: {text}\n" for text in missing))
+        return 2
     failed: list[int] = [status for status, content in parts if content is None]
     if failed:
-        return failed[0]  # wrong usage: each rank has printed its error
+        return failed[0]  # wrong usage: each process has printed its error
     files = []
     for number, (_, content) in enumerate(parts):
         files.append(folder / f"part-{number}.json")

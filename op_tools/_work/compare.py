@@ -14,13 +14,14 @@ from .._base.optional_parts import Group, load_part
 from .._base.verdict import status_of
 from .._commands.command_line import UsageError, visible
 from .._runs.capture_commands import next_commands
-from .._runs.compare_many import ManyRuns, compare_many
+from .._runs.compare_many import ManyRuns, compare_many_share
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
-from .._runs.compare_runs import compare_runs, open_run, rank_count, read_fusions
+from .._runs.compare_runs import compare_share, open_run, rank_count, read_fusions
 from .._runs.compare_sequences import compare_sequences
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
 from .._runs.sequence_parts import sequence_parts
+from .._torch.rank_shares import Ranks, ranks
 
 # Options of two runs, rank by rank; and those of one rank against several.
 _OF_PAIRS, _OF_RANKS = ("noise", "next", "fusions", "csv"), ("rules",)
@@ -73,21 +74,31 @@ def run_command(options: argparse.Namespace) -> int:
         return _compare_sequences(options)
     if options.parts:
         raise UsageError("--parts needs --as-sequence")
-    many: ManyRuns | RanksComparison
+    with ranks(Path(options.json or ".").parent, options.jobs, options.words) as group:
+        return group.agreed(_compare(group, options))
+
+
+def _compare(group: Ranks, options: argparse.Namespace) -> int:
+    """Recordings against each other; shows the result on the first process of a launch."""
+    many: ManyRuns | RanksComparison | None
     counts = [rank_count(run) for run in options.runs]
     is_pair = len(counts) == 2 and not (counts[0] == 1 < counts[1])
     if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
         raise UsageError(f"{', '.join(others)}: not for these recordings; see --help")
     if len(counts) == 1 and counts[0] > 1:
-        many = compare_many([options.runs[0]])
+        many = compare_many_share(group, [options.runs[0]])
     elif len(counts) > 2:
-        many = compare_many(options.runs)
+        many = compare_many_share(group, options.runs)
     elif len(counts) == 2 and not is_pair:
         rules = read_plan_rules(options.rules) if options.rules else ()
-        many = compare_ranks(*options.runs, rules=rules, captures=options.captures)
+        # Not shared: a plan is of all ranks.
+        many = compare_ranks(*options.runs, rules=rules, captures=options.captures) if group.number == 0 else None
     elif is_pair:
         fusions = read_fusions(options.fusions) if options.fusions else ()
-        comparison = compare_runs(*options.runs, noise=options.noise, fusions=fusions, captures=options.captures)
+        a, b = options.runs
+        comparison = compare_share(group, a, b, options.noise, fusions, options.captures)
+        if comparison is None:
+            return 0  # the first process tells
         _show(comparison, with_next=options.next)
         if options.json:
             Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
@@ -96,6 +107,8 @@ def run_command(options: argparse.Namespace) -> int:
         return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
     else:
         raise UsageError("give two recordings, or the folder of a run with several ranks")
+    if many is None:
+        return 0
     sys.stdout.write(visible(many.table()) + "\n")
     if options.json:
         Path(options.json).write_text(many.to_json(), encoding="utf-8")

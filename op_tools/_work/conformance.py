@@ -31,9 +31,9 @@ def _say(line: str) -> None:
 
 
 def _work(options: argparse.Namespace, *, writes: str) -> int:
-    under_torchrun = is_shared(())
-    if under_torchrun and options.shard:
-        raise UsageError("--shard: the ranks of torchrun are the shards")
+    in_launch = is_shared(())
+    if in_launch and options.shard:
+        raise UsageError("--shard: the processes of the launch are the shards")
     exceptions_file = "" if writes else options.device_config
     exceptions = read_exceptions(exceptions_file or None)
     golden = str(Path(options.output).absolute()) if writes else options.golden
@@ -55,7 +55,7 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
         golden=golden,
         writes=writes,
     )
-    jobs = options.jobs or (1 if under_torchrun or options.time_alone else usable_cores())
+    jobs = options.jobs or (1 if in_launch or options.time_alone else usable_cores())
     settings = Settings(
         Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
     )

@@ -112,6 +112,10 @@ std::vector<Variable> process_variables() {
        "a file that each process with torch makes, with its number behind: the calls that its tools did not see; of "
        "op-tools bisect"},
       {"OP_TOOLS_BISECT_JOB", "set by op-tools bisect --jobs: the number of a run among those at the same time"},
+      {"OP_TOOLS_SHARE",
+       "set by --jobs of a command: the number of a process, their count, and the folder in which they meet"},
+      {"OP_TOOLS_SHARE_TIMEOUT",
+       "of work that processes of a launch share: seconds without a sign of life after which one is missing (300)"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
       {"RANK", "of a distributed launch: the folder of the results"},
       {"WORLD_SIZE", "of a distributed launch: from 16 on, OpCapture writes containers"},

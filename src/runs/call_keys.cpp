@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "hooks/op_traits.h"
 #include "runs/value_difference.h"
@@ -88,36 +89,52 @@ bool reaches_further(const Recording& run, const RecordedCall& call) {
   return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
 }
 
+// What the table of traits says about an operator's memory. Asked once for each name of a recording.
+struct MemoryTraits {
+  bool gives_data, is_uninitialized, shows_unwritten, takes_workspace, changes_in_place;
+  int workspace, open_from;  // -1: none
+
+  explicit MemoryTraits(std::string_view base)
+      : gives_data(has_trait(base, OpTrait::kGivesData)),
+        is_uninitialized(has_trait(base, OpTrait::kUninitializedResult)),
+        shows_unwritten(has_trait(base, OpTrait::kShowsUnwrittenMemory)),
+        takes_workspace(has_trait(base, OpTrait::kTakesWorkspace)),
+        changes_in_place(has_trait(base, OpTrait::kChangesInPlace)),
+        workspace(workspace_of(base)) {
+    const OpFamily* const open = family_of(base, OpTrait::kOpenResult);  // states of generators that nothing drew from
+    open_from = open ? open->place : -1;
+  }
+};
+
 }  // namespace
 
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);
+  std::vector<std::optional<MemoryTraits>> traits_of(run.strings.size());
   for (const RecordedCall& call : run.calls) {
-    const std::string_view base = base_name(run.string(call.op));
-    const bool gives_data = has_trait(base, OpTrait::kGivesData);
+    std::optional<MemoryTraits>& known = traits_of[call.op];
+    if (!known) known.emplace(base_name(run.string(call.op)));
+    const MemoryTraits& traits = *known;
     for (const RecordedUse& use : run.inputs(call)) {
       const RecordedValue& value = run.values[use.value];
-      if (gives_data) {
+      if (traits.gives_data) {
         unwritten[use.value] = false;
         if (const RecordedUse* const original = made_as(run, value)) unwritten[original->value] = false;
       } else if (const RecordedUse* const original = made_as(run, value); original && unwritten[original->value]) {
         unwritten[use.value] = true;
       }
     }
-    bool shows = has_trait(base, OpTrait::kUninitializedResult) ||
-                 (has_trait(base, OpTrait::kShowsUnwrittenMemory) && reaches_further(run, call));
+    bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call));
     // A call that writes such memory makes it known; a call that only reads it (a view), or makes new elements of it,
     // shows it.
-    const bool makes_known = writes_inputs(run, call) && !has_trait(base, OpTrait::kChangesInPlace);
-    if (!shows && !has_trait(base, OpTrait::kTakesWorkspace) && !makes_known) {
+    const bool makes_known = !traits.changes_in_place && writes_inputs(run, call);
+    if (!shows && !traits.takes_workspace && !makes_known) {
       for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
     }
-    const int workspace = workspace_of(base);
-    const OpFamily* const open = family_of(base, OpTrait::kOpenResult);  // states of generators that nothing drew from
     const auto outputs = run.outputs(call);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const bool is_unwritten =
-          shows || static_cast<int>(i) == workspace || (open && static_cast<int>(i) >= open->place);
+      const bool is_unwritten = shows || static_cast<int>(i) == traits.workspace ||
+                                (traits.open_from >= 0 && static_cast<int>(i) >= traits.open_from);
       // Without elements there is nothing to write: torch.cat([torch.tensor([]), x]) is all of x.
       if (is_unwritten && numel_of(run, run.values[outputs[i].value]) > 0) unwritten[outputs[i].value] = true;
     }

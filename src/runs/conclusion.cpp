@@ -113,6 +113,8 @@ size_t calls_apart(const Recording& run, const std::vector<uint32_t>& row_of, co
   return apart;
 }
 
+}  // namespace
+
 bool is_enough(const Recording& a, const Recording& b, const Divergence& judged) {
   const auto not_compared =
       static_cast<size_t>(std::count_if(judged.rows.begin(), judged.rows.end(), [](const ComparedCalls& row) {
@@ -122,8 +124,6 @@ bool is_enough(const Recording& a, const Recording& b, const Divergence& judged)
       not_compared + calls_apart(a, judged.row_of_a, judged.rows) + calls_apart(b, judged.row_of_b, judged.rows);
   return 2 * silent <= judged.rows.size();
 }
-
-}  // namespace
 
 void conclude(const Recording& a, const Recording& b, const Noise* noise, Divergence* judged) {
   forgive_other_calls(a, b, judged);

@@ -13,4 +13,7 @@ namespace op_tools {
 // not compared, or are calls of a single run whose results go into no call that both make.
 void conclude(const Recording& a, const Recording& b, const Noise* noise, Divergence* judged);
 
+// Of runs in which nothing was named: most rows say something.
+bool is_enough(const Recording& a, const Recording& b, const Divergence& judged);
+
 }  // namespace op_tools

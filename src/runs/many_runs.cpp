@@ -1,5 +1,7 @@
 #include "runs/many_runs.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,13 +15,16 @@
 #include "runs/call_keys.h"
 #include "runs/collective_results.h"
 #include "runs/end_results.h"
+#include "runs/same_calls.h"
 
 namespace op_tools {
 namespace {
 
+using Hashes = c10::SmallVector<uint64_t, 4>;  // of most calls on the stack
+
 // Inputs and results of a call, as far as bits tell.
 struct Bits {
-  std::vector<uint64_t> read, results, parameters;
+  Hashes read, results, parameters;
   std::string_view scalars;  // the process group is among them
   bool read_known = true, results_known = true;
 };
@@ -33,8 +38,12 @@ class OddFinder {
   explicit OddFinder(const std::vector<const Recording*>& runs) : runs_(runs) {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
-      if (i > 0) alignments_.push_back(align_runs(*runs[0], *runs[i]));
+      begin_.push_back(begin_of(*runs[i]));
+      if (i == 0) continue;
+      const bool same = have_same_form(*runs[0], *runs[i]);
+      alignments_.push_back(same ? alignment_of_same(*runs[0]) : align_runs(*runs[0], *runs[i]));
     }
+    are_shards_ = hold_shards();
   }
 
   OddCalls find() {
@@ -126,6 +135,18 @@ class OddFinder {
     for (const auto& [key, results] : camps) name_odd(results, OddFinding::kParameter, /*decides_tie=*/true);
   }
 
+  // A number for the bits with which all parameters of a run begin: replicas have the same.
+  static uint64_t begin_of(const Recording& run) {
+    std::map<std::string_view, uint64_t> first;
+    for (const RecordedUse& use : run.uses) {
+      const RecordedValue& value = run.values[use.value];
+      if (value.origin == Origin::kParameter) first.emplace(run.string(value.name), value.hash);
+    }
+    uint64_t key = first.size();
+    for (const auto& [name, hash] : first) key = (key ^ hash) * 0x9E3779B97F4A7C15ULL;
+    return key;
+  }
+
   // The bits of the first value of each name.
   static std::map<std::string_view, uint64_t> first_values(const Recording& run) {
     std::map<std::string_view, uint64_t> first;
@@ -173,7 +194,7 @@ class OddFinder {
   // Where no majority is right, some run is wrong: the inputs of all of them are the same, and it was not drawn,
   // nor is it data of the program.
   bool decides_tie(const std::vector<std::optional<Bits>>& bits,
-                   const std::map<std::vector<uint64_t>, std::vector<CallOfRun>>& results, OddFinding finding) const {
+                   const std::map<Hashes, std::vector<CallOfRun>>& results, OddFinding finding) const {
     if (finding == OddFinding::kCollective) return true;
     if (finding == OddFinding::kParameter) return false;  // they may be shards
     const CallOfRun first = results.begin()->second.front();
@@ -186,15 +207,28 @@ class OddFinder {
     });
   }
 
+  // Do most runs begin with the same parameters? Else they hold shards, as tensor- and pipeline-parallel ranks do, and
+  // each is compared with those that began as it did.
+  bool hold_shards() const {
+    std::map<uint64_t, size_t> sizes;
+    for (const uint64_t begin : begin_) ++sizes[begin];
+    std::vector<size_t> counts;
+    for (const auto& [begin, count] : sizes) counts.push_back(count);
+    std::sort(counts.rbegin(), counts.rend());
+    return counts.size() > 1 && counts[1] > 1 && counts[0] < 2 * counts[1];
+  }
+
   // Among runs that were given the same those are odd whose results fewer have than other ones.
   void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding finding) {
-    std::map<std::pair<std::vector<uint64_t>, std::string_view>,
-             std::map<std::vector<uint64_t>, std::vector<CallOfRun>>>
-        camps;
+    const auto has_parameters = [](const std::optional<Bits>& of_run) { return of_run && !of_run->parameters.empty(); };
+    if (finding == OddFinding::kParameter && std::none_of(bits.begin(), bits.end(), has_parameters)) return;
+    std::map<std::pair<Hashes, std::string_view>, std::map<Hashes, std::vector<CallOfRun>>> camps;
+    const bool by_begin = finding == OddFinding::kParameter && are_shards_;
     for (uint32_t run = 0; run < bits.size(); ++run) {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
-      camps[{by_input ? bits[run]->read : std::vector<uint64_t>(), by_input || by_group ? bits[run]->scalars : ""}]
+      const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
+      camps[{by_input ? bits[run]->read : begin, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});
     }
@@ -240,6 +274,8 @@ class OddFinder {
 
   const std::vector<const Recording*>& runs_;
   std::vector<std::vector<bool>> unwritten_;
+  std::vector<uint64_t> begin_;  // by run
+  bool are_shards_ = false;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> odd_calls_;
 };

@@ -4,12 +4,19 @@
 
 #include "runs/call_verdict.h"
 #include "runs/noise.h"
+#include "runs/same_calls.h"
 
 namespace op_tools {
 
 RunComparison::RunComparison(SharedRecording a, SharedRecording b, const Recording* noise,
                              const std::vector<Fusion>& fusions)
-    : a_(std::move(a)), b_(std::move(b)), has_noise_(noise != nullptr), alignment_(align_runs(*a_, *b_, fusions)) {
+    : a_(std::move(a)), b_(std::move(b)), has_noise_(noise != nullptr) {
+  if (!noise && have_same_calls(*a_, *b_)) {
+    alignment_ = alignment_of_same(*a_);
+    divergence_ = divergence_of_same(*a_, *b_, alignment_);
+    return;
+  }
+  alignment_ = align_runs(*a_, *b_, fusions);
   if (!noise) {
     divergence_ = find_divergence(*a_, *b_, alignment_);
     return;

@@ -150,7 +150,7 @@ MAY_IMPORT = {
     "_tools": {"_base", "_torch", "_as_cuda"},
     "startup": {"_tools"},
     "_modules": {"_base", "_torch"},
-    "_runs": {"_base", "formats", "_tools", "_modules"},
+    "_runs": {"_base", "formats", "_torch", "_tools", "_modules"},
     "_bisect": {"_base", "_tools"},
     "_conformance": {"_base", "_torch", "sim_device", "_tools"},
     "analyse": {"_base", "_torch", "_tools", "_conformance"},
