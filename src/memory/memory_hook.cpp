@@ -32,6 +32,11 @@ struct State final : HookState {
   MemoryTable::OpenCall call;
   c10::SmallVector<c10::Device, 2> devices;  // besides the CPU
   std::optional<MemoryWatch> watch;
+  std::vector<const void*> used;  // guard: blocks that the operator was given or made
+
+  void uses(const at::Tensor& tensor) {
+    if (!tensor.is_meta() && tensor.has_storage()) used.push_back(tensor.storage().data());
+  }
 };
 
 std::string place_text(const MemoryRow& row) {
@@ -63,14 +68,16 @@ struct MemoryHook::Impl {
     return place;
   }
 
-  void look_at_guards(const MemoryPlace& writer) {
-    const std::vector<Overwrite> damage = overwrites();
+  void report(const std::vector<Overwrite>& damage, const MemoryPlace& writer) {
     if (damage.empty()) return;
     table->add(damage, writer);
     for (const Overwrite& overwrite : damage) {
-      log::error("OpMemoryCheck: " + std::string(writer.op) + " wrote " + std::to_string(overwrite.bytes) + " bytes " +
-                 (overwrite.offset < 0 ? "before" : "behind") + " a block of " + std::to_string(overwrite.block_bytes) +
-                 " bytes" + (writer.line && !writer.line->empty() ? ", at " + *writer.line : ""));
+      const std::string who =
+          overwrite.operators > 1 ? "an operator of the last " + std::to_string(overwrite.operators) + " up to " : "";
+      log::error("OpMemoryCheck: " + who + std::string(writer.op) + " wrote " + std::to_string(overwrite.bytes) +
+                 " bytes " + (overwrite.offset < 0 ? "before" : "behind") + " a block of " +
+                 std::to_string(overwrite.block_bytes) + " bytes" +
+                 (writer.line && !writer.line->empty() ? ", at " + *writer.line : ""));
     }
   }
 
@@ -104,6 +111,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
     add_device(tensor.device());
     if (tensor.is_meta() || !tensor.has_storage()) return;
+    if (impl_->options.guard) state->uses(tensor);
     state->call.takes(tensor.storage());
     const bool parameter = tensor.requires_grad() && tensor.is_leaf();
     if (parameter || !tensor.is_cpu()) impl_->table->takes(tensor.storage(), parameter);
@@ -132,7 +140,8 @@ void MemoryHook::after(OpCall& call, HookState* base) {
     for (const c10::Device device : state.devices) {
       if (!is_recording_graph(device)) wait_for_device(device);
     }
-    impl_->look_at_guards(*place);
+    if (call.error.empty()) call.frame().visit_result([&](const at::Tensor& tensor) { state.uses(tensor); });
+    impl_->report(overwrites(state.used), *place);
   }
   impl_->table->end(state.call, std::move(place).value_or(MemoryPlace{}));
 }
@@ -143,6 +152,8 @@ void MemoryHook::step_begins(int64_t step) {
 
 void MemoryHook::scope_left() {
   if (impl_->process.in_child()) return;
+  if (impl_->options.guard)
+    impl_->report(overwrites(), {"(end of the scope)", nullptr, nullptr, {}, MemoryPhase::kForward, false});
   MemoryResult summary = result();
   impl_->watch.reset();
   if (impl_->options.files && !summary.rows.empty()) impl_->write_files(&summary);

@@ -43,6 +43,8 @@ const Columns<OverwriteRow>& OverwriteRow::columns() {
           {"module", &OverwriteRow::module, "its module"},
           {"line", &OverwriteRow::line, "the program's line"},
           {"step", &OverwriteRow::step, "the training step"},
+          {"operators", &OverwriteRow::operators,
+           "1: it wrote; more: one of so many, of which it is the last; they were not given the block"},
           {"side", &OverwriteRow::side, "`behind` or `before` the block"},
           {"bytes", &OverwriteRow::bytes, "how many bytes differ"},
           {"offset", &OverwriteRow::offset, "of the first byte, from the beginning of the block"},

@@ -32,7 +32,8 @@ struct MemoryRow {
 struct OverwriteRow {
   std::string op, phase, module, line;  // that ran before it was seen
   int64_t step = 0;
-  std::string side;  // "behind", "before"
+  std::string side;       // "behind", "before"
+  int64_t operators = 1;  // that may have written, with it
   int64_t bytes = 0, offset = 0, block_bytes = 0;
   std::string made_by, made_at;  // the block
   static const Columns<OverwriteRow>& columns();

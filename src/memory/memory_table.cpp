@@ -229,6 +229,7 @@ void MemoryTable::add(const std::vector<Overwrite>& overwrites, const MemoryPlac
     row.module = text_of(writer.module);
     row.line = text_of(writer.line);
     row.step = step_;
+    row.operators = static_cast<int64_t>(overwrite.operators);
     row.side = overwrite.offset < 0 ? "before" : "behind";
     row.bytes = static_cast<int64_t>(overwrite.bytes);
     row.offset = overwrite.offset;

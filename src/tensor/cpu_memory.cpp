@@ -20,10 +20,15 @@ namespace {
 constexpr size_t kGuardBytes = 64;  // before and behind a block; keeps torch's alignment
 constexpr unsigned char kPattern = 0xA5;
 
+// Blocks that are looked at after each operator besides its own: 5 us.
+constexpr size_t kInTurn = 512;
+
 struct Block {
-  c10::DeleterFnPtr release;
-  size_t bytes;
-  bool guarded;
+  c10::DeleterFnPtr release = nullptr;
+  size_t bytes = 0;
+  bool guarded = false;
+  size_t place = 0;     // in Memory::guarded
+  uint64_t looked = 0;  // the operators that had ended when it was known to be whole
 };
 
 using Listeners = std::vector<std::shared_ptr<CpuMemoryListener>>;
@@ -32,6 +37,9 @@ using Listeners = std::vector<std::shared_ptr<CpuMemoryListener>>;
 struct Memory {
   std::mutex mutex;
   ska::flat_hash_map<const void*, Block> blocks;  // allocated while a listener was there
+  std::vector<const void*> guarded;
+  size_t next_in_turn = 0;  // of `guarded`
+  uint64_t operators = 0;   // that ended
   std::shared_ptr<const Listeners> listeners = std::make_shared<Listeners>();
   std::atomic<size_t> guards{0};  // listeners that want them
   std::atomic<bool> listens{false};
@@ -61,12 +69,15 @@ bool is_whole(const unsigned char* guard) {
   return std::memcmp(guard, pattern.data(), kGuardBytes) == 0;
 }
 
-// Adds to `overwrites` the bytes that were written outside of the block, and repairs them.
-void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* overwrites) {
+// Adds to `overwrites` the bytes that were written outside of the block, and repairs them. `now`: the operators that
+// ended, with the present one.
+void look_at_guard(const void* address, Block& block, uint64_t now, std::vector<Overwrite>* overwrites) {
   unsigned char* const base = base_of(const_cast<void*>(address));  // NOLINT: our own bytes around the block
-  unsigned char* const behind = base + kGuardBytes + bytes;
+  unsigned char* const behind = base + kGuardBytes + block.bytes;
+  const auto operators = static_cast<size_t>(now - std::min(block.looked, now - 1));
+  block.looked = now;
   if (is_whole(base) && is_whole(behind)) return;
-  Overwrite overwrite{address, bytes, 0, 0};
+  Overwrite overwrite{address, block.bytes, 0, 0, operators};
   const auto count = [&](const unsigned char* guard, int64_t offset) {
     for (size_t i = 0; i < kGuardBytes; ++i) {
       if (guard[i] == kPattern) continue;
@@ -74,8 +85,8 @@ void look_at_guard(const void* address, size_t bytes, std::vector<Overwrite>* ov
     }
   };
   count(base, -static_cast<int64_t>(kGuardBytes));
-  count(behind, static_cast<int64_t>(bytes));
-  draw_guard(base, bytes);
+  count(behind, static_cast<int64_t>(block.bytes));
+  draw_guard(base, block.bytes);
   overwrites->push_back(overwrite);
 }
 
@@ -107,7 +118,8 @@ class WatchedAllocator final : public c10::Allocator {
     std::shared_ptr<const Listeners> listeners;
     {
       const std::lock_guard lock(state.mutex);
-      state.blocks[address] = {release, bytes, guarded};
+      state.blocks[address] = {release, bytes, guarded, state.guarded.size(), state.operators};
+      if (guarded) state.guarded.push_back(address);
       listeners = state.listeners;
     }
     for (const auto& listener : *listeners) listener->allocated(address, bytes);
@@ -120,7 +132,7 @@ class WatchedAllocator final : public c10::Allocator {
 void release_block(void* address) {
   if (address == nullptr) return;
   Memory& state = memory();
-  Block block{nullptr, 0, false};
+  Block block;
   std::shared_ptr<const Listeners> listeners;
   std::vector<Overwrite> damage;
   {
@@ -128,8 +140,14 @@ void release_block(void* address) {
     const auto entry = state.blocks.find(address);
     if (entry != state.blocks.end()) {
       block = entry->second;
-      if (block.guarded) look_at_guard(address, block.bytes, &damage);
-      state.blocks.erase(entry);
+      if (block.guarded) {
+        look_at_guard(address, block, state.operators + 1, &damage);
+        const void* const last = state.guarded.back();  // it takes the place
+        state.guarded[block.place] = last;
+        state.blocks[last].place = block.place;
+        state.guarded.pop_back();
+      }
+      state.blocks.erase(address);
       listeners = state.listeners;
     }
   }
@@ -219,12 +237,29 @@ bool cpu_memory_is_guarded() {
   return c10::GetCPUAllocator() == &watched_allocator() && memory().guards.load(std::memory_order_acquire) > 0;
 }
 
+std::vector<Overwrite> overwrites(const std::vector<const void*>& of_operator) {
+  Memory& state = memory();
+  const std::lock_guard lock(state.mutex);
+  const uint64_t now = ++state.operators;
+  std::vector<Overwrite> overwrites;
+  for (const void* const address : of_operator) {
+    const auto entry = state.blocks.find(address);
+    if (entry != state.blocks.end() && entry->second.guarded) look_at_guard(address, entry->second, now, &overwrites);
+  }
+  for (size_t i = 0; i < std::min(kInTurn, state.guarded.size()); ++i) {
+    if (state.next_in_turn >= state.guarded.size()) state.next_in_turn = 0;
+    const void* const address = state.guarded[state.next_in_turn++];
+    look_at_guard(address, state.blocks[address], now, &overwrites);
+  }
+  return overwrites;
+}
+
 std::vector<Overwrite> overwrites() {
   Memory& state = memory();
   const std::lock_guard lock(state.mutex);
   std::vector<Overwrite> overwrites;
-  for (const auto& [address, block] : state.blocks) {
-    if (block.guarded) look_at_guard(address, block.bytes, &overwrites);
+  for (const void* const address : state.guarded) {
+    look_at_guard(address, state.blocks[address], std::max<uint64_t>(state.operators, 1), &overwrites);
   }
   return overwrites;
 }

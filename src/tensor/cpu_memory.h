@@ -21,6 +21,7 @@ struct Overwrite {
   size_t block_bytes = 0;
   size_t bytes = 0;    // how many differ
   int64_t offset = 0;  // of the first, from the block's beginning: negative, or block_bytes and more
+  size_t operators = 1;  // that ran, with the present one, since the block was known to be whole
 };
 
 class OP_TOOLS_API CpuMemoryListener {
@@ -64,7 +65,10 @@ class OP_TOOLS_API KernelMemory {
 // Blocks that are allocated now stand between bytes of a known pattern, which may be written to.
 OP_TOOLS_API bool cpu_memory_is_guarded();
 
-// Looks at the pattern around every guarded block that is there. Repairs it, so that a write is reported once.
+// After an operator: looks at the pattern around the guarded blocks that it was given or made, and around some hundred
+// others in turn. Repairs it, so that a write is reported once.
+OP_TOOLS_API std::vector<Overwrite> overwrites(const std::vector<const void*>& of_operator);
+// Around every guarded block, after the last operator.
 OP_TOOLS_API std::vector<Overwrite> overwrites();
 
 }  // namespace op_tools

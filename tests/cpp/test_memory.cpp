@@ -281,6 +281,38 @@ TEST_CASE("a write outside of a block is found once", "[memory]") {
   CHECK(damage[0].offset == -1);
 }
 
+TEST_CASE("Of many blocks those of the operator are looked at, and others in turn", "[memory]") {
+  struct Silent final : CpuMemoryListener {
+    void allocated(const void*, size_t) override {}
+    void freed(const void*) override {}
+  };
+  const CpuMemoryWatch watch(std::make_shared<Silent>(), /*guard=*/true);
+  std::vector<at::Tensor> others(3000);
+  for (at::Tensor& other : others) other = at::ones({2});
+  const at::Tensor used = at::ones({10});
+  const auto write_behind = [](const at::Tensor& tensor) {
+    static_cast<char*>(tensor.data_ptr())[tensor.nbytes()] = 1;
+  };
+  CHECK(overwrites({used.storage().data()}).empty());
+  write_behind(used);
+  std::vector<Overwrite> damage = overwrites({used.storage().data()});
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0].operators == 1);
+
+  others.erase(others.begin() + 7);
+  write_behind(others[5]);
+  size_t operators = 0;
+  do {
+    damage = overwrites({used.storage().data()});
+  } while (damage.empty() && ++operators < 10);
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0].address == others[5].storage().data());
+  CHECK(damage[0].operators > operators);
+  CHECK(damage[0].operators <= 7);
+  write_behind(others[6]);
+  CHECK(overwrites().size() == 1);
+}
+
 TEST_CASE("OpMemoryCheck names operators, and is on for all threads", "[memory]") {
   const test::TemporaryFolder folder;
   const test::QuietLog quiet;
