@@ -1,6 +1,7 @@
 #include "graph_program.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/jit/runtime/operator.h>
 
@@ -24,6 +25,16 @@ using sim_device::ProgramCall;
 struct Register {
   size_t number;
 };
+
+// Inputs and results of a graph: tensors, sizes, numbers. (torch's function for any value is not exported.)
+c10::IValue value_of(const py::handle value) {
+  if (value.is_none()) return {};
+  if (THPVariable_Check(value.ptr())) return THPVariable_Unpack(value.ptr());
+  if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  throw py::type_error("a graph takes and gives tensors and numbers, not " + py::repr(value).cast<std::string>());
+}
 
 bool has_registers(const py::handle value) {
   if (py::isinstance<Register>(value)) return true;
@@ -78,7 +89,7 @@ std::unique_ptr<GraphProgram> program_of(size_t inputs, size_t registers, const 
   for (const py::handle output : outputs) {
     const bool is_register = py::isinstance<Register>(output);
     results.push_back(is_register ? ProgramArgument::of_register(output.cast<Register>().number, nullptr)
-                                  : ProgramArgument::of_constant(torch::jit::toTypeInferredIValue(output)));
+                                  : ProgramArgument::of_constant(value_of(output)));
   }
   return std::make_unique<GraphProgram>(inputs, registers, std::move(all), std::move(results));
 }
@@ -86,7 +97,7 @@ std::unique_ptr<GraphProgram> program_of(size_t inputs, size_t registers, const 
 py::tuple run(const GraphProgram& program, const py::args& inputs) {
   std::vector<c10::IValue> values;
   values.reserve(inputs.size());
-  for (const py::handle input : inputs) values.push_back(torch::jit::toTypeInferredIValue(input));
+  for (const py::handle input : inputs) values.push_back(value_of(input));
   try {
     {
       const py::gil_scoped_release others;

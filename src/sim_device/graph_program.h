@@ -16,7 +16,7 @@
 namespace op_tools::sim_device {
 
 // What an operator takes: a constant, the value of a register, or a list with values of registers in it.
-struct ProgramArgument {
+struct OP_TOOLS_API ProgramArgument {
   static ProgramArgument of_constant(c10::IValue value);
   static ProgramArgument of_register(size_t number, c10::TypePtr type);
   static ProgramArgument of_list(std::vector<ProgramArgument> items, c10::TypePtr element_type);
