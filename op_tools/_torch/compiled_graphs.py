@@ -120,6 +120,7 @@ class CompiledGraph:
         _note_graph(self, self._seen_at)
         held = [result.if_held() if result else None for result in self._results]
         results = run_graph(self.name, self._compiled, self.operators, args, held)
+        del held  # its references do not count
         self._results = _noted(results)
         return results
 

@@ -60,10 +60,10 @@ class Lowered:
 
     def compiled(self) -> GraphProgram:
         """The program that runs it."""
-        return GraphProgram(self.inputs, self.registers, list(map(_parts, self.calls)), self.outputs)
+        return GraphProgram(self.inputs, self.registers, list(map(_plain_call, self.calls)), self.outputs)
 
 
-def _parts(call: Call) -> tuple[Any, ...]:
+def _plain_call(call: Call) -> tuple[Any, ...]:
     return (call.name, call.overload, call.args, call.kwargs, call.results, call.dead)
 
 
@@ -131,7 +131,7 @@ def _lowered(graph: fx.Graph, constants: list[torch.Tensor]) -> Lowered:
         elif node.target is operator.getitem and len(places[node.args[0]]) > 1:  # of an operator with several results
             places[node] = [places[node.args[0]][node.args[1]]]
         else:
-            name, overload, count = _operator(node)
+            name, overload, count = _called_operator(node)
             call = Call(name, overload, (), {}, new_registers(count))
             call.args, call.kwargs = (with_registers(each, call) for each in (node.args, node.kwargs))
             readers |= dict.fromkeys(call.results, call)  # results that nothing reads
@@ -144,7 +144,7 @@ def _lowered(graph: fx.Graph, constants: list[torch.Tensor]) -> Lowered:
     return lowered
 
 
-def _operator(node: fx.Node) -> tuple[str, str, int]:
+def _called_operator(node: fx.Node) -> tuple[str, str, int]:
     """Its name, its overload, and how many results it has."""
     if isinstance(node.target, torch._ops.OpOverload):
         schema = node.target._schema
@@ -152,13 +152,13 @@ def _operator(node: fx.Node) -> tuple[str, str, int]:
     if node.target is operator.getitem:  # of a list
         return "aten::__getitem__", "t", 1
     name = _OF_NUMBERS.get(node.target)
-    kinds = [_kind(argument) for argument in node.args]
+    kinds = [_number_type(argument) for argument in node.args]
     if name is None or None in kinds:
         raise NotImplementedError(f"sim_graph has no operator for {node.target} of {node.args}")
     return name, _overload(name, kinds), 1
 
 
-def _kind(argument: Any) -> str | None:
+def _number_type(argument: Any) -> str | None:
     value = argument.meta["val"] if isinstance(argument, fx.Node) else argument
     if isinstance(value, int | torch.SymInt):
         return "int"

@@ -77,8 +77,9 @@ struct CompareState final : LiveCall {
 };
 
 Check overwritten(size_t number) {
-  return {"", differs("overwritten", "it wrote the memory of result " + std::to_string(number) +
-                                         " of the call before, which the program still holds"),
+  return {"",
+          differs("overwritten", "it wrote the memory of result " + std::to_string(number) +
+                                     " of the call before, which the program still holds"),
           {}};
 }
 

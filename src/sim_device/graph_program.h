@@ -34,9 +34,9 @@ struct OP_TOOLS_API ProgramArgument {
 
 struct ProgramCall {
   mutable torch::jit::Operation operation;  // takes its arguments from a stack and puts its results there
-  std::vector<ProgramArgument> arguments;  // of its schema, all of them
-  std::vector<size_t> results;             // registers, one for each result
-  std::vector<size_t> dead;                // registers that no later call reads: freed behind it
+  std::vector<ProgramArgument> arguments;   // of its schema, all of them
+  std::vector<size_t> results;              // registers, one for each result
+  std::vector<size_t> dead;                 // registers that no later call reads: freed behind it
 };
 
 class OP_TOOLS_API GraphProgram {
