@@ -88,7 +88,7 @@ def lower(program: Program, kernels: dict[str, Callable[..., Any]], examples: Se
 
     constants = list(program.constants.values())
     fake: Any = detect_fake_mode(list(examples))
-    with fake, enable_python_dispatcher():  # type: ignore[no-untyped-call]
+    with fake, enable_python_dispatcher():
         graph = make_fx(run)(*examples, *map(fake.from_tensor, constants)).graph
     return _lowered(graph, constants)
 
