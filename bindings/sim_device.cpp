@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph_program.h"
 #include "sim_device/sim_device.h"
 
 namespace py = pybind11;
@@ -87,4 +88,5 @@ PYBIND11_MODULE(_sim, module) {
       }))
       .def("start", &Latency::start)
       .def("stop", &Latency::stop);
+  op_tools::python::bind_graph_program(module);
 }

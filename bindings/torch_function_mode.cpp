@@ -24,6 +24,7 @@
 #include "hooks/current_chain.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
+#include "hooks/graph_frame.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_call.h"
 #include "interrupts.h"
@@ -157,7 +158,7 @@ class EndedByProgram final : public py::error_already_set {
 };
 
 // A torch-level call. Throws py::error_already_set when the function raised.
-class PythonFrame final : public Frame {
+class PythonFrame : public Frame {
  public:
   // `rerun`: the function that a second run of the call calls.
   PythonFrame(PyObject* function, PyObject* rerun, PyObject* args, PyObject* kwargs, const Chain& chain)
@@ -228,6 +229,20 @@ class PythonFrame final : public Frame {
   bool watch_ = false;
   std::optional<Value> result_value_;
   Value aten_call_;
+};
+
+class PythonGraphFrame final : public PythonFrame, public GraphFrame {
+ public:
+  PythonGraphFrame(PyObject* compiled, PyObject* operators, PyObject* args, const py::list& held, const Chain& chain)
+      : PythonFrame(compiled, operators, args, nullptr, chain) {
+    for (const py::handle result : held) {
+      held_.push_back(THPVariable_Check(result.ptr()) ? THPVariable_Unpack(result.ptr()) : at::Tensor());
+    }
+  }
+  const std::vector<at::Tensor>& held_results() const override { return held_; }
+
+ private:
+  std::vector<at::Tensor> held_;
 };
 
 PyObject* run_chain(const Chain& chain, uint32_t mask, OpCall& call, PythonFrame& frame) {
@@ -557,7 +572,7 @@ py::tuple graph_choices() {
 }
 
 py::object run_graph(const std::string& name, const py::object& compiled, const py::object& operators,
-                     const py::tuple& args) {
+                     const py::tuple& args, const py::list& held) {
   const CurrentChain current(Level::kTorch);
   const Chain* const chain = current.get();
   const uint32_t mask = chain && !is_of_trace(args.ptr(), nullptr) ? chain->mask_for_graph(name) : 0;
@@ -565,7 +580,7 @@ py::object run_graph(const std::string& name, const py::object& compiled, const 
     return py::reinterpret_steal<py::object>(checked(after_held(PyObject_Call(compiled.ptr(), args.ptr(), nullptr))));
   }
   const OurModeOffStack inside;  // as in any call that a hook sees
-  PythonFrame frame(compiled.ptr(), operators.ptr(), args.ptr(), nullptr, *chain);
+  PythonGraphFrame frame(compiled.ptr(), operators.ptr(), args.ptr(), held, *chain);
   const GuardedState thread;
   OpCall call(next_call_id(), Level::kTorch, Phase::kForward, name, frame, thread);
   call.is_graph = true;

@@ -51,9 +51,10 @@ pybind11::object run_engine(const pybind11::function& function, const pybind11::
 pybind11::tuple graph_choices();
 
 // Runs a compiled graph, as a call of this name of the tools that take graphs. `operators`: the graph as Python code
-// that runs its operators one by one; second runs of the call call it.
+// that runs its operators one by one; second runs of the call call it. `held`: the results of the graph's call before
+// that the program still holds, None in the place of others.
 pybind11::object run_graph(const std::string& name, const pybind11::object& compiled, const pybind11::object& operators,
-                           const pybind11::tuple& args);
+                           const pybind11::tuple& args, const pybind11::list& held);
 
 // The name under which a torch function is known to filters and files: torch.Tensor.add, torch.nn.functional.linear.
 std::string function_name(pybind11::handle function);

@@ -1,5 +1,7 @@
 """The simulated accelerator. Use op_tools.sim_device, not this module."""
 
+from typing import Any
+
 import torch
 
 DEVICES: int
@@ -48,3 +50,26 @@ class Latency:
     def __init__(self, microseconds: list[tuple[str, float]], /) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
+
+class Register:
+    """The value of a register, in the arguments of a call."""
+
+    def __init__(self, number: int, /) -> None: ...
+    @property
+    def number(self) -> int: ...
+
+class GraphProgram:
+    """Calls of operators on registers, run by a single call.
+
+    Args:
+        inputs: their registers are the first.
+        registers: how many there are.
+        calls: (name, overload, args, kwargs, registers of the results, registers that nothing reads behind it).
+        outputs: registers and constants.
+
+    Raises:
+        ValueError: torch has no such operator, or an argument is missing.
+    """
+
+    def __init__(self, inputs: int, registers: int, calls: list[tuple[Any, ...]], outputs: list[Any]) -> None: ...
+    def run(self, *inputs: Any) -> tuple[Any, ...]: ...

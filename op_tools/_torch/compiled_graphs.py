@@ -11,8 +11,10 @@ import functools
 import itertools
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -98,6 +100,7 @@ class CompiledGraph:
         self.name = name
         self.operators, self.backend = operators, backend
         self._compiled, self._seen_at = compiled, seen_at
+        self._results: list[_Result | None] = []  # of the latest call
 
     def run(self, *args: Any) -> Any:
         """The graph's results, as the tools of this thread want it to run."""
@@ -115,7 +118,35 @@ class CompiledGraph:
     def run_compiled(self, *args: Any) -> Any:
         """The graph's results by the compiled code, whatever the tools of this thread want: a call for those that take graphs."""
         _note_graph(self, self._seen_at)
-        return run_graph(self.name, self._compiled, self.operators, args)
+        held = [result.if_held() if result else None for result in self._results]
+        results = run_graph(self.name, self._compiled, self.operators, args, held)
+        del held  # its references do not count
+        self._results = _noted(results)
+        return results
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A result of a graph's call."""
+
+    reference: weakref.ref[torch.Tensor]
+    references: int
+    """To the tensor, with that of the list in which the graph returned it."""
+
+    def if_held(self) -> torch.Tensor | None:
+        """The tensor, if the program holds it: a backend may hold it, too, and return the same object in each call."""
+        result = self.reference()
+        return result if result is not None and sys.getrefcount(result) >= self.references else None
+
+
+def _noted(results: Any) -> list[_Result | None]:
+    """None in the place of other values than tensors."""
+    if not isinstance(results, tuple | list):
+        return []
+    return [
+        _Result(weakref.ref(result), sys.getrefcount(result)) if isinstance(result, torch.Tensor) else None
+        for result in results
+    ]
 
 
 def _count_compiled() -> int:

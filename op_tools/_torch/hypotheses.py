@@ -21,6 +21,8 @@ from .saved_graphs import graph_folder, program_state, read_graph
 
 _NEARER = 0.25  # a hypothesis explains a result whose error against it is at most this share of its error
 _ALIKE = 2.0  # and roundings explain an error that is theirs up to this factor
+_RIGHT = 0.01  # a result whose relative error is at most this share of the largest is right: compilers round otherwise
+_MOST_TRIED = 24  # operators that are tried one by one
 
 
 class Hypothesis(enum.Enum):
@@ -51,6 +53,8 @@ _CASTS = {
     Hypothesis.INT32: ((torch.int64,), torch.int32),
 }
 _OF_PRODUCTS = (Hypothesis.BFLOAT16_PRODUCTS, Hypothesis.FLOAT16_PRODUCTS)
+_OF_SOME = (Hypothesis.NO_CORRECTION, Hypothesis.TANH_GELU)
+"""May hold for some of a graph's operators: a compiler has several kernels for them."""
 
 
 def _rounded_as(value: Any, hypothesis: Hypothesis) -> Any:
@@ -67,21 +71,27 @@ def _widened(value: Any) -> Any:
 
 
 class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators run as a hypothesis says."""
+    """Operators run as a hypothesis says.
 
-    def __init__(self, hypothesis: Hypothesis) -> None:
+    Args:
+        hypothesis: of :data:`_OF_SOME` where `only` is given.
+        only: the numbers of the operators that do, in their order; None: all.
+    """
+
+    def __init__(self, hypothesis: Hypothesis, only: frozenset[int] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._hypothesis = hypothesis
+        self._hypothesis, self._only = hypothesis, only
+        self.concerned = 0
+        """Operators that the hypothesis is about."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, hypothesis = dict(kwargs or {}), self._hypothesis
         name = func._schema.name.rpartition("::")[2]
-        if hypothesis is Hypothesis.NO_CORRECTION:
-            if name in _WITH_CORRECTION and "correction" in {argument.name for argument in func._schema.arguments}:
-                kwargs["correction"] = 0
-            return func(*args, **kwargs)
-        if hypothesis is Hypothesis.TANH_GELU:
-            return func(*args, **({"approximate": "tanh"} if name == "gelu" else kwargs))
+        if hypothesis in _OF_SOME:
+            changed = _changed_keyword(func, name, hypothesis)
+            self.concerned += bool(changed)
+            is_meant = self._only is None or self.concerned - 1 in self._only
+            return func(*args, **(kwargs | changed if is_meant else kwargs))
         rounded = functools.partial(_rounded_as, hypothesis=hypothesis)
         if hypothesis in _OF_PRODUCTS:
             return func(*(tree_map(rounded, args) if name in _PRODUCTS else args), **kwargs)
@@ -90,6 +100,14 @@ class _As(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if hypothesis is Hypothesis.FLOAT32:  # sums are narrow, too
             return tree_map(_widened, func(*tree_map(_narrowed, args), **kwargs))
         return tree_map(rounded, func(*args, **kwargs))
+
+
+def _changed_keyword(func: Any, name: str, hypothesis: Hypothesis) -> dict[str, Any]:
+    """Of an operator that a hypothesis is about; empty: it is about others."""
+    if hypothesis is Hypothesis.TANH_GELU:
+        return {"approximate": "tanh"} if name == "gelu" else {}
+    takes_it = name in _WITH_CORRECTION and "correction" in {argument.name for argument in func._schema.arguments}
+    return {"correction": 0} if takes_it else {}
 
 
 def explaining(
@@ -103,9 +121,10 @@ def explaining(
         observed: the tensors that the compiled graph returned.
     """
     right = _results(operators, args, None)
-    errors = _distances(observed, right)
-    wrong = [number for number, error in enumerate(errors) if error > 0]
-    if not wrong or len(right) != len(observed):
+    if len(right) != len(observed):
+        return []
+    errors = _Errors(observed, right)
+    if not errors.wrong:
         return []
     fits: dict[Hypothesis, float] = {}
     for hypothesis in Hypothesis:
@@ -113,16 +132,67 @@ def explaining(
         theirs = _distances(supposed, right) if supposed is not None else []
         if supposed is None or not any(theirs):
             continue
-        now = _distances(observed, supposed)
-        nearness = max(now[number] / errors[number] for number in wrong)
+        nearness = errors.nearness(supposed)
+        if nearness > _NEARER and hypothesis in _OF_SOME:
+            nearness = errors.nearness(_of_some(operators, args, hypothesis, errors))
         if nearness <= _NEARER:
             fits[hypothesis] = nearness
         elif hypothesis in _CASTS and hypothesis is not Hypothesis.INT32:
             # Two orders of rounding to the same dtype differ from each other as much as from the exact values.
-            sizes = [abs(math.log(errors[number] / theirs[number])) if theirs[number] else math.inf for number in wrong]
+            sizes = [
+                abs(math.log(errors.all[number] / theirs[number])) if theirs[number] else math.inf
+                for number in errors.wrong
+            ]
             if max(sizes) <= math.log(_ALIKE):
                 fits[hypothesis] = 1 + max(sizes)
     return sorted(fits, key=fits.__getitem__)
+
+
+class _Errors:
+    """Of the results that a compiled graph returned.
+
+    Args:
+        observed: they.
+        right: those of the graph's operators.
+    """
+
+    def __init__(self, observed: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> None:
+        self._observed = observed
+        self._sizes = [size or 1.0 for size in _distances(right, [torch.zeros_like(result) for result in right])]
+        self.all = _distances(observed, right)
+        relative = self._relative(self.all)
+        self._largest = max(relative, default=0.0)
+        self.wrong = [number for number, error in enumerate(relative) if error > 0 and error >= _RIGHT * self._largest]
+        """The numbers of the wrong results."""
+
+    def nearness(self, supposed: Sequence[torch.Tensor]) -> float:
+        """The share of their errors that wrong results have against those of a hypothesis; infinite where a right result would be wrong."""
+        now = _distances(self._observed, supposed)
+        others = [error for number, error in enumerate(self._relative(now)) if number not in self.wrong]
+        if any(error > _RIGHT * self._largest for error in others):
+            return math.inf
+        return max(now[number] / self.all[number] for number in self.wrong)
+
+    def distance(self, supposed: Sequence[torch.Tensor]) -> float:
+        """From the results of a hypothesis, all results together."""
+        return sum(self._relative(_distances(self._observed, supposed)))
+
+    def _relative(self, distances: Sequence[float]) -> list[float]:
+        return [distance / size for distance, size in zip(distances, self._sizes, strict=True)]
+
+
+def _of_some(
+    operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis, errors: _Errors
+) -> list[torch.Tensor]:
+    """The results where the hypothesis holds for those operators with which they come nearer to the observed ones, one by one."""
+    mode = _As(hypothesis, frozenset())
+    nearest = _results(operators, args, hypothesis, mode)
+    chosen: frozenset[int] = frozenset()
+    for number in range(min(mode.concerned, _MOST_TRIED)):
+        supposed = _results(operators, args, hypothesis, _As(hypothesis, chosen | {number}))
+        if errors.distance(supposed) < errors.distance(nearest):
+            nearest, chosen = supposed, chosen | {number}
+    return nearest
 
 
 def explaining_call(folder: str) -> list[Hypothesis]:
@@ -156,7 +226,10 @@ def _results_or_none(
         return None
 
 
-def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None) -> list[torch.Tensor]:
+def _results(
+    operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hypothesis | None, mode: _As | None = None
+) -> list[torch.Tensor]:
+    """`mode`: runs the hypothesis, where it is not for all operators."""
     copies = [arg.detach().clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
     if hypothesis in _CASTS and hypothesis not in _OF_PRODUCTS:
         copies = [_rounded_as(copy, hypothesis) for copy in copies]
@@ -164,7 +237,7 @@ def _results(operators: Callable[..., Any], args: Sequence[Any], hypothesis: Hyp
         if hypothesis is None:
             results = operators(*copies)
         else:
-            with _As(hypothesis):
+            with mode or _As(hypothesis):
                 results = operators(*copies)
     return [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
 

@@ -1,4 +1,4 @@
-"""The backend: AOT autograd gives aten graphs, forward and backward; each becomes the text of a function."""
+"""The backend: AOT autograd gives aten graphs, forward and backward; each becomes a program that a single call in C++ runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+from .._sim import GraphProgram
 from . import faults, fusions, layouts
 from .conversions import program_of
 from .kernels import KERNELS, add_relu
-from .steps import Name, Program
+from .lowering import lower
 
-_texts: dict[str, Callable[..., Any]] = {}
+_programs: dict[str, GraphProgram] = {}
+"""By the hash of their text."""
 
 
 def _linear_relu(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,9 +62,9 @@ def _has(graph: fx.GraphModule, planted: faults.Fault) -> bool:
     return not planted.operators.isdisjoint(names)
 
 
-def compiled_texts() -> int:
-    """How many different functions the compiler made in this process."""
-    return len(_texts)
+def compiled_programs() -> int:
+    """How many different programs the compiler made in this process."""
+    return len(_programs)
 
 
 def _compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -74,48 +76,9 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]
     is_dynamic = any(isinstance(value, torch.SymInt) for value in inputs)
     if planted is not None and planted.change is not None and (planted.only != "dynamic" or is_dynamic):
         planted.change(program)
-    text, functions = _text_of(program)
-    key = hashlib.sha256(text.encode()).hexdigest()
-    if key not in _texts:
-        names: dict[str, Any] = {"torch": torch}
-        exec(compile(text, f"<sim_graph {key[:8]}>", "exec"), names)  # noqa: S102  (the compiler's own text)
-        _texts[key] = names["run"]
-    run = _texts[key]
-    kernels = {**KERNELS, **_WRONG_KERNELS}
-    return make_boxed_func(lambda *args: run(kernels, functions, *args))
-
-
-def _text_of(program: Program) -> tuple[str, list[Callable[..., Any]]]:
-    """The text of a function of kernels, torch's functions, and the inputs; and those functions. Values are let go where nothing reads
-    them any more."""
-    functions: list[Callable[..., Any]] = []
-    lines = [f"def run(kernels, functions, {', '.join(program.inputs)}):"]
-    last = {name: number for number, step in enumerate(program.steps) for name in step.inputs}
-    for number, step in enumerate(program.steps):
-        if step.function is not None:
-            called = f"functions[{len(functions)}]"
-            functions.append(step.function)
-        else:
-            called = f"kernels[{step.kernel!r}]"
-        keywords = [f"{key}={_expression(value)}" for key, value in step.keywords.items()]
-        lines.append(f"    {step.result} = {called}({', '.join([*map(_expression, step.args), *keywords])})")
-        dead = [name for name in step.inputs if last[name] == number and not program.is_returned(name)]
-        if dead:
-            lines.append(f"    {' = '.join(dead)} = None")
-    return "\n".join([*lines, f"    return {_expression(program.outputs)}"]) + "\n", functions
-
-
-def _expression(value: Any) -> str:
-    if isinstance(value, Name):
-        return value.text
-    if isinstance(value, tuple):
-        return f"({''.join(f'{_expression(item)}, ' for item in value)})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_expression, value))}]"
-    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-        return str(value)
-    return repr(value)
+    lowered = lower(program, {**KERNELS, **_WRONG_KERNELS}, inputs)
+    key = hashlib.sha256(lowered.text.encode()).hexdigest()
+    if key not in _programs:
+        _programs[key] = lowered.compiled()
+    run, constants = _programs[key].run, lowered.constants
+    return make_boxed_func(lambda *args: run(*args, *constants))

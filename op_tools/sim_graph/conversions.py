@@ -75,6 +75,7 @@ def program_of(graph: fx.Graph) -> Program:
     inputs: list[str] = []
     steps: list[Step] = []
     outputs: Any = ()
+    constants: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -88,14 +89,10 @@ def program_of(graph: fx.Graph) -> Program:
             value = node.graph.owning_module
             for part in str(node.target).split("."):
                 value = getattr(value, part)
-            steps.append(Step(node.name, "torch", (), {}, _giving(value)))
+            constants[node.name] = value
         else:
             steps.append(_step_of_node(node))
-    return Program(inputs, steps, outputs, sizes)
-
-
-def _giving(value: Any) -> Callable[[], Any]:
-    return lambda: value
+    return Program(inputs, steps, outputs, constants, sizes)
 
 
 def _step_of_node(node: fx.Node) -> Step:

@@ -38,6 +38,8 @@ class Program:
     inputs: list[str]
     steps: list[Step]
     outputs: Any
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Tensors of the graph's own, by name."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Symbolic sizes by their names, as they were when it was compiled."""
 

@@ -17,6 +17,7 @@
 #include "compare/rerun/program_errors.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_sampling.h"
+#include "hooks/graph_frame.h"
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
@@ -30,10 +31,57 @@ constexpr const char* kChangedSince =
     "an input or result of the forward call was changed before this backward or in it, past autograd: look for who did "
     "that";
 
+// Results of the call before of a compiled graph, which the program still holds and which are no inputs of this call:
+// this call must not write their memory.
+class EarlierResults {
+ public:
+  void take(OpCall& call) {
+    const auto* const frame = call.is_graph ? dynamic_cast<const GraphFrame*>(&call.frame()) : nullptr;
+    if (!frame) return;
+    std::vector<c10::StorageImpl*> of_inputs;
+    call.frame().visit_inputs([&](const at::Tensor& input) {
+      if (input.has_storage()) of_inputs.push_back(input.storage().unsafeGetStorageImpl());
+    });
+    const std::vector<at::Tensor>& held = frame->held_results();
+    for (size_t i = 0; i < held.size(); ++i) {
+      std::string type;
+      if (!held[i].defined() || !held[i].has_storage() || !why_not_plain(held[i], &type).empty()) continue;
+      const auto* const storage = held[i].storage().unsafeGetStorageImpl();
+      if (std::find(of_inputs.begin(), of_inputs.end(), storage) != of_inputs.end()) continue;
+      all_.push_back({i, held[i], bits_of(held[i])});
+    }
+  }
+
+  // The numbers of those that changed since.
+  std::vector<size_t> changed() const {
+    std::vector<size_t> numbers;
+    for (const Result& result : all_) {
+      if (bits_of(result.tensor) != result.bits) numbers.push_back(result.number);
+    }
+    return numbers;
+  }
+
+ private:
+  struct Result {
+    size_t number;
+    at::Tensor tensor;
+    uint64_t bits;
+  };
+  std::vector<Result> all_;
+};
+
 struct CompareState final : LiveCall {
   std::shared_ptr<ComparedState> compared;
   CallBefore known;  // without stack: that of the rows is longer
+  EarlierResults earlier;
 };
+
+Check overwritten(size_t number) {
+  return {"",
+          differs("overwritten", "it wrote the memory of result " + std::to_string(number) +
+                                     " of the call before, which the program still holds"),
+          {}};
+}
 
 struct BackwardState final : WatchedForBackward {
   BackwardState() : WatchedForBackward(CompareHook::kNames.tool) {}
@@ -107,6 +155,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   }
   compared.replayable = std::make_unique<ReplayableCall>(call);
   compared.call.device = device_of_inputs(*compared.replayable);
+  state->earlier.take(call);
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;
 }
@@ -206,6 +255,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   wait_for_program(kNames.tool, state.live, "after", call);
   run.record_memory(results, state.live);
   look_at_devices(results, state.live, *observed);
+  observed->overwritten = state.earlier.changed();
   if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
   take_values(call, state, results.size(), *observed);
   observed->bytes = observed->snapshot.bytes + compared.replayable->bytes();
@@ -256,7 +306,10 @@ void CompareHook::Impl::backward(OpCall& call) {
 }
 
 std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observed, CallJudge& judge) const {
-  return observed.call.phase == Phase::kForward ? judge.forward() : judge.gradients();
+  if (observed.call.phase == Phase::kBackward) return judge.gradients();
+  std::vector<Check> checks = judge.forward();
+  for (const size_t number : observed.overwritten) checks.push_back(overwritten(number));
+  return checks;
 }
 
 CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<PendingComparison>& observed) {

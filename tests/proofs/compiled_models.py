@@ -235,12 +235,15 @@ def check(row: Row, compiler: Compiler, device: str = "cpu") -> None:
     folder = tempfile.mkdtemp()
     try:
         tool = op_tools.OpAutoCompare(output_dir=folder, compiled="check")
-        if row.model in SMALL and (raised := raised_by(*program)):
-            again = raised_by(*program, [tool])
-            row.verdict = f"raises {raised}"
+        try:
+            plain = run(*program, device=device)
+        except NotHereError:
+            raise
+        except Exception as error:
+            raised, again = with_type(error), raised_by(*program, [tool], device)
+            row.verdict = f"raises: {raised}"
             row.findings += [] if again == raised else [f"raises {raised} without, {again or 'nothing'} with it"]
             return
-        plain = run(*program, device=device)
         row.graphs, row.recompiles, row.breaks = (plain.compiled[key] for key in ("graphs", "recompiles", "breaks"))
         watched = run(*program, [tool], device)
         changed = changes(plain, watched)
@@ -261,7 +264,7 @@ def check(row: Row, compiler: Compiler, device: str = "cpu") -> None:
 
 
 def raised_by(*program: Any) -> str:
-    """The error with which a program ends; "": none."""
+    """The error with which a program ends under tools; "": none."""
     try:
         run(*program)
     except Exception as error:
@@ -347,7 +350,7 @@ def look_at(name: str, mode: str, sizes: str, way: str, compiler: Compiler) -> R
             run(name, mode, sizes, compiler)
         elif way == "check":
             check(row, compiler)
-            if name in SMALL and not row.verdict.startswith("raises"):
+            if name in SMALL and not row.verdict.startswith("raises:"):
                 look_who_ran(row, compiler)
         elif way == "sim":
             check(row, SIM_GRAPH, "sim")

@@ -156,7 +156,8 @@ def main() -> int:
     counts: Counter[str] = Counter()
     nodes: list[int] = []
     for number in range(options.trials):
-        seed, fault = options.seed + number, kinds[number % len(kinds)]
+        seed = options.seed + number
+        fault = kinds[seed % len(kinds)]
         outcome = trial(seed, fault, runs=options.runs)
         if not outcome.matters:
             counts["changes nothing"] += 1

@@ -145,6 +145,68 @@ def test_it_is_said_how_a_wrong_graph_seems_to_have_been_computed(capfd):
     assert row.reason in result.table() and row.reason in capfd.readouterr().err
 
 
+def keeps_memory(*, returns_views):
+    """A backend whose results are in the same memory in each call, as those of a graph that was captured on a device."""
+
+    def backend(graph, _):
+        kept = []
+
+        def run(*args):
+            results = graph(*args)
+            kept.extend(result.clone() for result in results if not kept)
+            for memory, result in zip(kept, results, strict=True):
+                memory.copy_(result)
+            return tuple(memory.view_as(memory) for memory in kept) if returns_views else tuple(kept)
+
+        return run
+
+    return backend
+
+
+def steps_with(program, backend):
+    """The findings in a program that calls a compiled function three times; it gets the step's number and the result."""
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: (x @ x).relu(), backend=backend)
+    with torch.no_grad(), op_tools.OpAutoCompare() as tool:
+        for number in range(3):
+            program(number, step(torch.full((3, 3), number + 1.0)))
+    return [(row.kind, row.reason) for row in tool.result().rows if row.verdict == "differs"]
+
+
+@pytest.mark.parametrize("returns_views", [False, True])
+def test_a_result_whose_memory_the_next_call_writes_is_found_while_the_program_holds_it(returns_views):
+    results, sums = [], []
+    backend = keeps_memory(returns_views=returns_views)
+    findings = steps_with(lambda _, y: results.append(y), backend)
+    assert {kind for kind, _ in findings} == {"overwritten"} and len(findings) == 2
+    assert "result 0 of the call before" in findings[0][1]
+    assert steps_with(lambda _, y: sums.append(y.sum()), keeps_memory(returns_views=returns_views)) == []
+    assert float(results[0].sum()) == float(sums[2])
+
+
+def test_a_program_may_write_its_results_itself():
+    held = []
+
+    def write(number, y):
+        held.append(y)
+        held[number // 2].mul_(2.0)
+
+    assert steps_with(write, "aot_eager") == []
+
+
+def test_a_graph_may_write_its_input_that_it_returned_before():
+    def added(cache, x):
+        cache.add_(x)
+        return cache
+
+    torch._dynamo.reset()
+    step, cache = torch.compile(added, backend="aot_eager"), torch.zeros(3)
+    with op_tools.OpAutoCompare() as tool:
+        for _ in range(3):
+            cache = step(cache, torch.ones(3))
+    assert tool.result().verdict.value == "agrees" and cache.tolist() == [3.0, 3.0, 3.0]
+
+
 def test_a_raise_of_the_compiled_code_is_found():
     def backend(graph, _):
         def run(*args):

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import launched
 from torch import nn
 from unchanged import assert_same
 
 import op_tools
 import op_tools.sim_graph as sim_graph
+from op_tools import _sim
 from op_tools._base.core import Error
 from op_tools._reduce import reduce_graph
 from op_tools._reduce.values import made_inputs, values_of
@@ -239,6 +241,22 @@ def test_it_is_said_how_a_graph_seems_to_have_been_computed(hypothesis):
     assert explaining(right, [x], [right(x) * 3 + 1]) == []
 
 
+def test_a_hypothesis_may_hold_for_some_operators_and_results_only():
+    def right(x):
+        return x.std(), x.var(0), nn.functional.gelu(x).mean() * x.std(1), x.sum()
+
+    def of_all_elements_without_correction(x):
+        rounded_otherwise = x.flip(0).sum()
+        return x.std(correction=0), x.var(0), nn.functional.gelu(x).mean() * x.std(1), rounded_otherwise
+
+    def without_correction(x):
+        return x.std(correction=0), x.var(0, correction=0), x.mean() * x.std(1), x.sum()
+
+    x = torch.randn(7, 5)
+    assert explaining(right, [x], of_all_elements_without_correction(x)) == [Hypothesis.NO_CORRECTION]
+    assert Hypothesis.NO_CORRECTION not in explaining(right, [x], without_correction(x))  # gelu is missing
+
+
 class Layers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -264,10 +282,58 @@ def test_sim_graph_is_right_without_a_fault(dynamic):
     assert tool.result().verdict.value == "agrees" and model.calls == 2
 
 
-def test_sim_graph_keeps_the_text_of_equal_graphs():
+def test_sim_graph_keeps_the_program_of_equal_graphs():
     torch._dynamo.reset()
     torch.compile(Block(), backend="sim_graph")(torch.ones(2, 6))
-    count = sim_graph.compiled_texts()
+    count = sim_graph.compiled_programs()
     torch._dynamo.reset()
     torch.compile(Block(), backend="sim_graph")(torch.ones(2, 6))
-    assert sim_graph.compiled_texts() == count
+    assert sim_graph.compiled_programs() == count
+
+
+def test_a_program_computes_with_registers():
+    size, twice, product, joined = map(_sim.Register, (2, 3, 4, 5))
+    x, factor = map(_sim.Register, (0, 1))
+    calls = [
+        ("aten::sym_size", "int", (x, 0), {}, [size.number], []),
+        ("aten::mul", "int", (size, 2), {}, [twice.number], []),
+        ("aten::mul", "Tensor", (x, size), {}, [product.number], [size.number]),  # a size where a tensor is taken
+        ("aten::cat", "", ([x, product],), {"dim": 1}, [joined.number], [product.number]),
+        ("aten::add_", "Tensor", (x, factor), {"alpha": 2}, [product.number], [product.number]),
+    ]
+    program = _sim.GraphProgram(2, 6, calls, [joined, twice, None, x])
+    for rows in (2, 3):
+        mine = torch.ones(rows, 1)
+        results = program.run(mine, torch.tensor(1.0))
+        assert results[0].tolist() == [[1.0, float(rows)]] * rows and results[1:3] == (2 * rows, None)
+        assert results[3] is mine and mine.tolist() == [[3.0]] * rows
+
+
+def test_a_program_that_is_wrong_raises():
+    x = _sim.Register(0)
+    with pytest.raises(ValueError, match="no operator aten::nothing"):
+        _sim.GraphProgram(1, 1, [("aten::nothing", "", (x,), {}, [0], [])], [x])
+    with pytest.raises(ValueError, match="lacks its argument dim"):
+        _sim.GraphProgram(1, 1, [("aten::sym_size", "int", (x,), {}, [0], [])], [x])
+    program = _sim.GraphProgram(1, 2, [("aten::select", "int", (x, 0, 7), {}, [1], [])], [_sim.Register(1)])
+    with pytest.raises(RuntimeError, match="takes 1 inputs, not 2"):
+        program.run(torch.ones(2), torch.ones(2))
+    with pytest.raises(IndexError):
+        program.run(torch.ones(2))
+
+
+def test_on_the_simulated_device_the_kernels_of_a_graph_go_to_its_queue():
+    program = """
+import torch, op_tools.sim_device, op_tools.sim_graph
+from op_tools import _sim
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+expected, x = model(torch.ones(5, 6)), torch.ones(5, 6).to("sim")
+step = torch.compile(model.to("sim"), backend="sim_graph")
+for _ in range(3):
+    with torch.no_grad():
+        before = _sim.statistics(0)["asynchronous"]
+        y = step(x)
+        later = _sim.statistics(0)["asynchronous"] - before
+print(torch.allclose(y.cpu(), expected, atol=1e-6), later > 3)
+"""
+    assert launched("-c", program).stdout.splitlines()[-1] == "True True"
