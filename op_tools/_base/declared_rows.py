@@ -353,6 +353,8 @@ class OverwriteRow:
     """The program's line."""
     step: int
     """The training step."""
+    operators: int
+    """1: it wrote; more: one of so many, of which it is the last; they were not given the block."""
     side: str
     """`behind` or `before` the block."""
     bytes: int
