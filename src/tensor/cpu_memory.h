@@ -19,8 +19,8 @@ namespace op_tools {
 struct Overwrite {
   const void* address = nullptr;  // of the block
   size_t block_bytes = 0;
-  size_t bytes = 0;    // how many differ
-  int64_t offset = 0;  // of the first, from the block's beginning: negative, or block_bytes and more
+  size_t bytes = 0;      // how many differ
+  int64_t offset = 0;    // of the first, from the block's beginning: negative, or block_bytes and more
   size_t operators = 1;  // that ran, with the present one, since the block was known to be whole
 };
 
