@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "hooks/op_traits.h"
+#include "runs/call_facts.h"
 #include "runs/call_keys.h"
 #include "runs/collective_results.h"
 #include "runs/end_results.h"
@@ -39,11 +40,13 @@ class OddFinder {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
       begin_.push_back(begin_of(*runs[i]));
+      forward_.push_back(forward_calls(*runs[i]));
       if (i == 0) continue;
       const bool same = have_same_form(*runs[0], *runs[i]);
       alignments_.push_back(same ? alignment_of_same(*runs[0]) : align_runs(*runs[0], *runs[i]));
     }
     are_shards_ = hold_shards();
+    are_ranks_ = have_ranks();
   }
 
   OddCalls find() {
@@ -84,15 +87,29 @@ class OddFinder {
     const RecordedCall& call = all.calls[number];
     Bits bits;
     bits.scalars = all.string(call.scalars);
-    for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
-      const uint32_t value_number = all.uses[call.first_use + i].value;
-      if (unwritten_[run][value_number]) continue;
-      const RecordedValue& value = all.values[value_number];
-      (i < call.inputs ? bits.read_known : bits.results_known) &= value.hash != 0;
-      (i < call.inputs ? bits.read : bits.results).push_back(value.hash);
-      if (i < call.inputs && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
-    }
+    each_value(run, call, [&](const RecordedValue& value, bool is_input) {
+      (is_input ? bits.read_known : bits.results_known) &= value.hash != 0;
+      (is_input ? bits.read : bits.results).push_back(value.hash);
+      if (is_input && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
+    });
+    // At the torch level a gradient depends on values of the forward call, which are no inputs of the backward call.
+    if (call.phase == Phase::kForward || call.level == Level::kAten) return bits;
+    const auto forward = forward_[run].find(call.forward_id);
+    bits.read_known &= forward != forward_[run].end();
+    if (!bits.read_known) return bits;
+    each_value(run, all.calls[forward->second], [&](const RecordedValue& value, bool) {
+      bits.read_known &= value.hash != 0;
+      bits.read.push_back(value.hash);
+    });
     return bits;
+  }
+
+  template <class Visit>
+  void each_value(size_t run, const RecordedCall& call, const Visit& visit) const {
+    for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
+      const uint32_t number = runs_[run]->uses[call.first_use + i].value;
+      if (!unwritten_[run][number]) visit(runs_[run]->values[number], i < call.inputs);
+    }
   }
 
   void look_at(uint32_t call) {
@@ -111,18 +128,40 @@ class OddFinder {
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
     if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
       vote(bits, calls, OddFinding::kCollective);
-    } else if (!is_shared) {
+    } else if (!is_shared && !(are_ranks_ && may_be_of_rank(op, calls))) {
       vote(bits, calls, OddFinding::kResults);
     }
   }
 
+  // Ranks draw their own numbers and have their own data; runs of the same rank should not.
+  bool may_be_of_rank(std::string_view op, const std::vector<uint32_t>& calls) const {
+    if (has_trait(base_name(op), OpTrait::kGivesData)) return true;
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      if (calls[run] != kNoCall && runs_[run]->calls[calls[run]].random != 0) return true;
+    }
+    return false;
+  }
+
+  // Are all recordings of different ranks?
+  bool have_ranks() const {
+    std::set<size_t> ranks;
+    for (uint32_t run = 0; run < runs_.size(); ++run) ranks.insert(number_in(run, "rank", 0));
+    return ranks.size() == runs_.size();
+  }
+
   // Runs whose parameters all began with the same bits are replicas, in which they stay the same, whatever the calls
-  // that write them are given. (Of shards some begin apart.) The values of the last step are read by no call.
+  // that write them are given. The values of the last step are read by no call.
   void look_at_parameters() {
+    std::map<uint64_t, std::vector<uint32_t>> groups;  // runs
+    for (uint32_t run = 0; run < runs_.size(); ++run) groups[are_shards_ ? begin_[run] : 0].push_back(run);
+    for (const auto& [begin, runs] : groups) look_at_parameters_of(runs);
+  }
+
+  void look_at_parameters_of(const std::vector<uint32_t>& runs) {
     std::map<std::pair<int64_t, std::string_view>, std::map<uint64_t, std::vector<CallOfRun>>>
         camps;                                             // by value's bits
     std::map<std::string_view, std::set<uint64_t>> begun;  // by name: the bits of the first values
-    for (uint32_t run = 0; run < runs_.size(); ++run) {
+    for (const uint32_t run : runs) {
       for (const auto& [name, hash] : first_values(*runs_[run])) begun[name].insert(hash);
       for (const auto& [key, seen] : written_parameters(*runs_[run])) {
         const uint64_t hash = runs_[run]->values[seen.value].hash;
@@ -275,7 +314,8 @@ class OddFinder {
   const std::vector<const Recording*>& runs_;
   std::vector<std::vector<bool>> unwritten_;
   std::vector<uint64_t> begin_;  // by run
-  bool are_shards_ = false;
+  std::vector<CallsById> forward_;
+  bool are_shards_ = false, are_ranks_ = false;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> odd_calls_;
 };

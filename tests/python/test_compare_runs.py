@@ -324,6 +324,37 @@ def test_parameters_that_begin_apart_are_shards(level, tmp_path):
     assert all("parameter" not in row.finding for row in op_tools.compare_many(runs).rows)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_shards_of_which_a_replica_is_missing_are_not_odd(level, tmp_path):
+    runs = [replica(tmp_path / f"{number}", level, first=1.0 + number % 2) for number in range(5)]  # three and two
+    assert op_tools.compare_many(runs).rows == []
+    sick = replica(tmp_path / "sick", level, first=2.0, lr=0.11)
+    more = replica(tmp_path / "more", level, first=2.0)
+    (odd,) = op_tools.compare_many([*runs, more, sick]).rows
+    assert odd.run == sick and odd.finding == "a parameter is another tensor"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_ranks_with_other_data_and_other_random_numbers_are_not_odd(level, tmp_path, monkeypatch):
+    def run(folder, rank, data):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(3)
+        net = torch.nn.Linear(4, 4)
+        torch.manual_seed(int(data))
+        tool = op_tools.OpRecord(output_dir=tmp_path / folder, level=level)
+        with tool:
+            batch = torch.tensor([[data] * 4] * 2) + torch.rand(2, 4)
+            net(batch).square().sum().backward()  # each rank's backward begins with a 1
+        return tool.result().path
+
+    for batches in ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 2.0, 2.0]):
+        runs = [run(f"ranks-{len(batches)}", rank, data) for rank, data in enumerate(batches)]
+        assert op_tools.compare_many(runs).rows == []
+    runs = [run(f"run-{number}", 0, data) for number, data in enumerate((1.0, 1.0, 2.0))]
+    (odd,) = op_tools.compare_many(runs).rows  # runs of the same rank should have the same
+    assert odd.run == runs[2]
+
+
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
