@@ -37,6 +37,8 @@ class OverflowResult(SortableResult):
     between calls of the torch level."""
     root: str = ""
     """Folder of the run; "" if no call came to it."""
+    failure: str = ""
+    """The first failed write, or "". The check goes on without files."""
 
     coverage: Coverage = field(default_factory=Coverage)
     """Which calls were checked, and which were not."""

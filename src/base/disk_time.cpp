@@ -48,7 +48,7 @@ void flush_all() {
 }  // namespace
 
 std::chrono::duration<double> disk_silence() {
-  return std::chrono::duration<double>(number_in_environment(kVariable, kAboveZero, 300));
+  return std::chrono::duration<double>(number_in_environment(kVariable, kAboveZero, kDiskSilence));
 }
 
 void run_in_time(const std::string& path, std::chrono::duration<double> limit, std::function<void()> work) {

@@ -18,8 +18,11 @@
 
 namespace op_tools {
 
-// How long a disk may take nothing where no option says it: OP_TOOLS_WRITE_TIMEOUT, five minutes without it. Throws
-// Error when the variable has no such number.
+// Default of OP_TOOLS_WRITE_TIMEOUT and of the options that it sets, in seconds.
+inline constexpr double kDiskSilence = 300;
+
+// How long a disk may take nothing where no option says it: OP_TOOLS_WRITE_TIMEOUT, or kDiskSilence. Throws Error when
+// the variable has no such number.
 OP_TOOLS_API std::chrono::duration<double> disk_silence();
 
 // Runs `work` on another thread and returns when it has ended. Throws what it throws, and Error, which begins with

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/disk_time.h"
 #include "base/export.h"
 #include "base/options.h"
 #include "calls/capture_format.h"
@@ -45,7 +46,7 @@ struct CaptureOptions : ToolOptions {
                                  {1, kMaxNumber >> 20}};
   Option<double> write_timeout{
       this,
-      300,
+      kDiskSilence,
       {"write_timeout", "OP_TOOLS_WRITE_TIMEOUT",
        "seconds in which the disk must take a call; then capturing stops, and the program goes on"},
       kAboveZero};

@@ -34,9 +34,6 @@ struct State final : HookState {
   std::optional<MemoryWatch> watch;
   std::vector<const void*> used;  // guard: blocks that the operator was given or made
 
-  void uses(const at::Tensor& tensor) {
-    if (!tensor.is_meta() && tensor.has_storage()) used.push_back(tensor.storage().data());
-  }
 };
 
 std::string place_text(const MemoryRow& row) {
@@ -111,7 +108,7 @@ std::unique_ptr<HookState> MemoryHook::before(OpCall& call) {
   call.frame().visit_inputs([&](const at::Tensor& tensor) {
     add_device(tensor.device());
     if (tensor.is_meta() || !tensor.has_storage()) return;
-    if (impl_->options.guard) state->uses(tensor);
+    if (impl_->options.guard) state->used.push_back(tensor.storage().data());
     state->call.takes(tensor.storage());
     const bool parameter = tensor.requires_grad() && tensor.is_leaf();
     if (parameter || !tensor.is_cpu()) impl_->table->takes(tensor.storage(), parameter);
@@ -140,7 +137,11 @@ void MemoryHook::after(OpCall& call, HookState* base) {
     for (const c10::Device device : state.devices) {
       if (!is_recording_graph(device)) wait_for_device(device);
     }
-    if (call.error.empty()) call.frame().visit_result([&](const at::Tensor& tensor) { state.uses(tensor); });
+    if (call.error.empty()) {
+      call.frame().visit_result([&](const at::Tensor& tensor) {
+        if (!tensor.is_meta() && tensor.has_storage()) state.used.push_back(tensor.storage().data());
+      });
+    }
     impl_->report(overwrites(state.used), *place);
   }
   impl_->table->end(state.call, std::move(place).value_or(MemoryPlace{}));

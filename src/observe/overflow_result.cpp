@@ -78,7 +78,8 @@ Value to_value(const OverflowResult& result) {
                     {"propagators", number(result.propagators)},
                     {"expected", number(result.expected)},
                     {"came_in", number(result.came_in)},
-                    {"root", result.root}});
+                    {"root", result.root},
+                    {"failure", result.failure}});
 }
 
 std::string sentence_of(const OverflowResult::Finding& finding) {
@@ -105,7 +106,7 @@ std::string closing_line(const OverflowResult& result) {
                    [](const OverflowResult::Finding& finding) { return finding.producer && !finding.expected; });
   if (first != result.findings.end())
     text += "; first: " + first->call.name + " in step " + std::to_string(first->call.step);
-  if (!result.root.empty()) text += "; " + result.root + "/overflow.jsonl";
+  if (!result.root.empty() && result.failure.empty()) text += "; " + result.root + "/overflow.jsonl";
   return text;
 }
 

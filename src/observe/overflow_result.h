@@ -35,6 +35,7 @@ struct OverflowResult {
   uint64_t came_in = 0;  // values that no call made which was looked at: tensors with NaN or +inf
   uint64_t calls = 0;    // that were asked
   std::string root;      // the folder; empty when no call came to it
+  std::string failure;   // why the files could not be written; empty: they were
   bool ok() const { return producers == 0 && came_in == 0; }
 };
 

@@ -102,7 +102,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
         specials.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
     result_.came_in += record.reads_unseen && !specials.any();
     OverflowResult::Finding finding = finding_of(record, i, /*producer=*/!is_given);
-    open_file();
+    write([&] { open_file(); });
     if (finding.producer && !finding.expected && options_.max_saved > 0) {
       if (saved.empty() && not_saved.empty()) save(record.call, &saved, &not_saved);
       finding.saved = saved;
@@ -134,17 +134,27 @@ OverflowResult::Finding OverflowWindow::finding_of(const OverflowRecord& record,
 void OverflowWindow::save(const RetainedCall& call, std::string* saved, std::string* not_saved) {
   if (call.inputs.empty() && archive_.is_full()) {
     *not_saved = "max_saved_mb is reached";
-  } else {
-    *saved = archive_.save(call, result_.root, rank_, not_saved);
+    return;
   }
+  write([&] { *saved = archive_.save(call, result_.root, rank_, not_saved); });
+  if (!result_.failure.empty()) *not_saved = result_.failure;
 }
 
 void OverflowWindow::open_file() {
   if (file_) return;
-  cannot_write_ = true;
   result_.root = claim_run_folder(options_.output_dir, "op_overflow_check_result", rank_);
   file_ = std::make_unique<RowFile>(result_.root + "/overflow.jsonl");
-  cannot_write_ = false;
+}
+
+template <class Work>
+void OverflowWindow::write(const Work& work) {
+  if (!result_.failure.empty()) return;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    result_.failure = error.what();
+    log::error("OpOverflowCheck cannot write its files and goes on without: " + result_.failure);
+  }
 }
 
 void OverflowWindow::report(OverflowResult::Finding finding) {
@@ -155,27 +165,25 @@ void OverflowWindow::report(OverflowResult::Finding finding) {
     const std::string kind = finding.call.name + to_string(finding.call.phase) + finding.call.module;
     lines_.warn(kind, "OpOverflowCheckHook: " + text);
   }
-  file_->add(OverflowResult::Finding::columns().value(finding));
+  write([&] { file_->add(OverflowResult::Finding::columns().value(finding)); });
   if (result_.findings.size() < kMaxFindings) result_.findings.push_back(std::move(finding));
 }
 
 void OverflowWindow::flush_file() {
-  if (result_.calls > 0 && !file_ && !cannot_write_) {  // a run in which nothing was found stands in a report, too
-    try {
-      open_file();
-    } catch (const std::exception& error) {
-      log::error("OpOverflowCheck cannot write its files and goes on without: " + std::string(error.what()));
-    }
-  }
-  if (file_) file_->flush();
+  write([&] {
+    if (result_.calls > 0) open_file();  // a run in which nothing was found stands in a report, too
+    if (file_) file_->flush();
+  });
 }
 
 void OverflowWindow::write_summary() {
-  if (!file_) return;
-  RowFile file(result_.root + "/summary.jsonl");
-  file.add(
-      make_dict({{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
-  file.flush();
+  write([&] {
+    if (!file_) return;
+    RowFile file(result_.root + "/summary.jsonl");
+    file.add(make_dict(
+        {{"calls", static_cast<int64_t>(result_.calls)}, {"came_in", static_cast<int64_t>(result_.came_in)}}));
+    file.flush();
+  });
 }
 
 std::string OverflowWindow::untold_text() const {

@@ -64,6 +64,8 @@ class OverflowWindow {
   OverflowResult::Finding finding_of(const OverflowRecord& record, size_t output, bool producer) const;
   void save(const RetainedCall& call, std::string* saved, std::string* not_saved);
   void open_file();
+  template <class Work>
+  void write(const Work& work);  // of files: where it fails it is said once, and the check goes on without files
   void report(OverflowResult::Finding finding);
 
   const ResolvedOverflowOptions& options_;
@@ -75,7 +77,6 @@ class OverflowWindow {
   OverflowResult result_;
   std::string first_producer_;
   FindingLines lines_;
-  bool cannot_write_ = false;  // making the file failed once
   std::unique_ptr<RowFile> file_;
 };
 

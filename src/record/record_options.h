@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/disk_time.h"
 #include "base/options.h"
 
 namespace op_tools {
@@ -38,7 +39,7 @@ struct RecordOptions : ToolOptions {
        "`op-tools compare --as-sequence`"}};
   Option<double> write_timeout{
       this,
-      300,
+      kDiskSilence,
       {"write_timeout", "OP_TOOLS_WRITE_TIMEOUT",
        "seconds in which the disk must take rows; then recording stops, and the program goes on"},
       kAboveZero};

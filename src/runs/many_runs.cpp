@@ -40,7 +40,7 @@ class OddFinder {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
       begin_.push_back(begin_of(*runs[i]));
-      forward_.push_back(forward_calls(*runs[i]));
+      forward_.push_back(needs_forward_calls(*runs[i]) ? forward_calls(*runs[i]) : CallsById());
       if (i == 0) continue;
       const bool same = have_same_form(*runs[0], *runs[i]);
       alignments_.push_back(same ? alignment_of_same(*runs[0]) : align_runs(*runs[0], *runs[i]));
@@ -82,6 +82,14 @@ class OddFinder {
     return static_cast<uint32_t>(std::count(is_read.begin(), is_read.end(), true));
   }
 
+  // At the torch level a gradient depends on values of the forward call, which are no inputs of the backward call.
+  static bool needs_forward_call(const RecordedCall& call) {
+    return call.phase == Phase::kBackward && call.level == Level::kTorch;
+  }
+  static bool needs_forward_calls(const Recording& run) {
+    return std::any_of(run.calls.begin(), run.calls.end(), needs_forward_call);
+  }
+
   Bits bits_of(size_t run, uint32_t number) const {
     const Recording& all = *runs_[run];
     const RecordedCall& call = all.calls[number];
@@ -92,8 +100,7 @@ class OddFinder {
       (is_input ? bits.read : bits.results).push_back(value.hash);
       if (is_input && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
     });
-    // At the torch level a gradient depends on values of the forward call, which are no inputs of the backward call.
-    if (call.phase == Phase::kForward || call.level == Level::kAten) return bits;
+    if (!needs_forward_call(call)) return bits;
     const auto forward = forward_[run].find(call.forward_id);
     bits.read_known &= forward != forward_[run].end();
     if (!bits.read_known) return bits;
@@ -162,7 +169,8 @@ class OddFinder {
         camps;                                             // by value's bits
     std::map<std::string_view, std::set<uint64_t>> begun;  // by name: the bits of the first values
     for (const uint32_t run : runs) {
-      for (const auto& [name, hash] : first_values(*runs_[run])) begun[name].insert(hash);
+      const auto is_named = [](const RecordedValue& value) { return value.name != 0; };
+      for (const auto& [name, hash] : first_values(*runs_[run], is_named)) begun[name].insert(hash);
       for (const auto& [key, seen] : written_parameters(*runs_[run])) {
         const uint64_t hash = runs_[run]->values[seen.value].hash;
         if (hash != 0) camps[key][hash].push_back({run, seen.call});
@@ -176,22 +184,19 @@ class OddFinder {
 
   // A number for the bits with which all parameters of a run begin: replicas have the same.
   static uint64_t begin_of(const Recording& run) {
-    std::map<std::string_view, uint64_t> first;
-    for (const RecordedUse& use : run.uses) {
-      const RecordedValue& value = run.values[use.value];
-      if (value.origin == Origin::kParameter) first.emplace(run.string(value.name), value.hash);
-    }
+    const auto first = first_values(run, [](const RecordedValue& value) { return value.origin == Origin::kParameter; });
     uint64_t key = first.size();
     for (const auto& [name, hash] : first) key = (key ^ hash) * 0x9E3779B97F4A7C15ULL;
     return key;
   }
 
-  // The bits of the first value of each name.
-  static std::map<std::string_view, uint64_t> first_values(const Recording& run) {
+  // By name: the bits of the first value that `counts`.
+  template <class Counts>
+  static std::map<std::string_view, uint64_t> first_values(const Recording& run, const Counts& counts) {
     std::map<std::string_view, uint64_t> first;
     for (const RecordedUse& use : run.uses) {
       const RecordedValue& value = run.values[use.value];
-      if (value.name != 0) first.emplace(run.string(value.name), value.hash);
+      if (counts(value)) first.emplace(run.string(value.name), value.hash);
     }
     return first;
   }

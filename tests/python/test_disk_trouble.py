@@ -171,6 +171,23 @@ def test_every_tool_that_writes_says_it_once_and_leaves_the_program_alone(tool, 
     assert all(tool in line and str(folder) in line and "goes on" in line for line in errors)
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_overflow_check_goes_on_without_files(level, python):
+    text = f"""
+import torch, op_tools
+
+with op_tools.OpOverflowCheck(level={level!r}, output_dir="/proc/self/out") as tool:
+    for _ in range(3):
+        torch.zeros(4).log()
+result = tool.result()
+assert (result.producers, len(result.rows)) == (3, 3), result
+assert "/proc/self/out" in result.failure and result.rows[0].not_saved == result.failure
+assert not result.ok and result.verdict.name == "DIFFERS"
+"""
+    done = python(text)
+    assert len([line for line in done.stderr.splitlines() if "op_tools error" in line]) == 1
+
+
 def test_a_file_of_rows_stops_growing_and_wrong_results_are_still_written(python, tmp_path):
     text = f"""
 import csv, torch, op_tools, op_tools.sim_device as sim
