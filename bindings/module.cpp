@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "calls/saved_call.h"
 #include "calls/snapshot.h"
 #include "compare/metrics/tolerance.h"
+#include "compare/rerun/unwritten_fill.h"
 #include "device_names.h"
 #include "graph_nodes.h"
 #include "hooks/chain.h"
@@ -299,6 +301,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("unobserved", [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
     const Unobserved guard;
     return function(*args, **kwargs);
+  });
+  module.def("unwritten_is_nan", [] {
+    const std::optional<UnwrittenFill> fill = unwritten_fill();
+    return fill ? std::optional(*fill == UnwrittenFill::kNan) : std::nullopt;
   });
   module.def("interceptor_key", [] { return c10::toString(kInterceptorKey); });
   module.def("text_table", [](const std::vector<std::pair<std::string, bool>>& columns,

@@ -234,15 +234,18 @@ class PythonFrame : public Frame {
 class PythonGraphFrame final : public PythonFrame, public GraphFrame {
  public:
   PythonGraphFrame(PyObject* compiled, PyObject* operators, PyObject* args, const py::list& held, const Chain& chain)
-      : PythonFrame(compiled, operators, args, nullptr, chain) {
+      : PythonFrame(compiled, operators, args, nullptr, chain),
+        has_unwritten_memory_(py::handle(operators).attr("has_unwritten_memory").cast<bool>()) {
     for (const py::handle result : held) {
       held_.push_back(THPVariable_Check(result.ptr()) ? THPVariable_Unpack(result.ptr()) : at::Tensor());
     }
   }
   const std::vector<at::Tensor>& held_results() const override { return held_; }
+  bool has_unwritten_memory() const override { return has_unwritten_memory_; }
 
  private:
   std::vector<at::Tensor> held_;
+  const bool has_unwritten_memory_;
 };
 
 PyObject* run_chain(const Chain& chain, uint32_t mask, OpCall& call, PythonFrame& frame) {

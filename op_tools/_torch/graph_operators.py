@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 
-from .._base.core import GraphNodes, current_module
+from .._base.core import GraphNodes, current_module, has_trait, unwritten_is_nan
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 # Methods that name a dtype by their own name.
@@ -55,6 +55,8 @@ class GraphOperators:
         self.runs_by_nodes = all(_name_of_operator(node) in _RUN_BY_NODES for node in nodes)
         """False: some of its operators take functions, which torch may run compiled only."""
         self._is_shared = any(map(_is_collective, nodes))
+        self.has_unwritten_memory = any(map(_allocates, nodes))
+        """An operator allocates memory and does not write it (torch.empty)."""
 
     def __call__(self, *args: Any) -> Any:
         """The graph's results for these arguments; the attributes of the graph are not changed by it.
@@ -71,9 +73,12 @@ class GraphOperators:
         if torch.float64 in dtypes.values():
             dtypes |= dict.fromkeys(_FLOATS, torch.float64)
         device = next((now.device for now in args if isinstance(now, torch.Tensor)), torch.device("cpu"))
-        key = (device, *sorted(map(str, dtypes.items())))
+        is_nan = unwritten_is_nan()
+        key = (device, is_nan, *sorted(map(str, dtypes.items())))
         if key not in self._variants:
             self._variants[key] = self._variant(device, dtypes)
+            if is_nan is not None:
+                _fill_unwritten(self._variants[key], is_nan=is_nan)
         return self._variants[key].forward(*args)  # not as a module: the program has none of this name
 
     def run_nodes(self, *args: Any) -> Any:
@@ -161,6 +166,28 @@ def _operators_in(module: fx.GraphModule) -> list[fx.Node]:
 def _name_of_operator(node: fx.Node) -> str:
     """Of an operator that takes functions; else ""."""
     return str(node.target) if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+
+
+def _allocates(node: fx.Node) -> bool:
+    """Memory that it does not write."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and has_trait(name, "uninitialized_result")
+
+
+def _fill_unwritten(module: fx.GraphModule, *, is_nan: bool) -> None:
+    """Memory that operators allocate and do not write is filled: with zeros, or with NaN (integers: 1)."""
+    for node in list(module.graph.nodes):
+        if _allocates(node):
+            with module.graph.inserting_after(node):
+                module.graph.call_function(_filled, (node, is_nan))
+    module.recompile()
+
+
+def _filled(tensor: Any, is_nan: bool) -> None:  # noqa: FBT001  (a node's argument)
+    if isinstance(tensor, torch.Tensor):
+        with torch.no_grad():
+            number = 0.0 if not is_nan else float("nan") if tensor.is_floating_point() or tensor.is_complex() else 1
+            tensor.fill_(number)
 
 
 def _copied_graph(module: fx.GraphModule) -> fx.GraphModule:

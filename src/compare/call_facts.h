@@ -44,7 +44,8 @@ struct CallFacts {
   };
   struct Memory {
     bool uninitialized = false;             // returns uninitialized memory although its name does not show it
-    int workspace = -1;                     // likewise: the result at this place is scratch memory
+    bool unwritten_in_graph = false;        // an operator of the compiled graph allocates memory that it does not write
+    int workspace = -1;                     // whatever its name shows: the result at this place is scratch memory
     std::vector<bool> written_inputs = {};  // by tensor index of the inputs; empty: no schema
     std::vector<bool> overlapping = {};     // likewise; see reads_what_it_writes()
   };

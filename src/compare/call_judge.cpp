@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "compare/distribution_test.h"
+#include "compare/rerun/unwritten_fill.h"
 #include "hooks/error_origin.h"
 #include "hooks/op_traits.h"
 #include "tensor/plain_tensor.h"
@@ -197,6 +198,15 @@ bool CallJudge::lacks_gradient_function(size_t index) {
          !observed_.requires_grad[index];
 }
 
+bool CallJudge::shows_unwritten_memory(size_t leaf) {
+  if (!facts_.memory.unwritten_in_graph) return false;
+  const auto filled = [&](UnwrittenFill fill) {
+    return leaf_tensor(reruns_.variant({RunVariant::Kind::kUnwritten, static_cast<int>(fill)}), leaf);
+  };
+  const at::Tensor zero = filled(UnwrittenFill::kZero), nan = filled(UnwrittenFill::kNan);
+  return zero.defined() && nan.defined() && !same_bits(zero, nan);
+}
+
 // Of a gradient. A gradient with gaps may have been packed when it was copied.
 void CallJudge::look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const {
   if (facts_.device.alone || !facts_.options.strides ||
@@ -271,6 +281,10 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
       if (judgement.verdict == Verdict::kDiffers) {
         judgement = not_judged(Unjudged::kUndetermined, "what it holds is each backend's own matter");
       }
+    }
+    const bool is_of_values = judgement.verdict == Verdict::kAgrees || judgement.kind == "values";
+    if (is_of_values && shows_unwritten_memory(leaf)) {
+      judgement = not_judged(Unjudged::kUninitialized, "uninitialized memory");
     }
     add(Part::kOutput, which, std::move(judgement), result);
     if (is_tensor && lacks_gradient_function(index)) {

@@ -57,6 +57,7 @@ class OP_TOOLS_API CallJudge {
   bool shows_inputs(size_t tensor_index);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   bool lacks_gradient_function(size_t tensor_index);
+  bool shows_unwritten_memory(size_t leaf);
   std::vector<int64_t> expected_strides(size_t tensor_index);
   std::vector<int64_t> strides_without_data(size_t tensor_index);
   void look_at_strides(const at::Tensor& gradient, const at::Tensor& wanted, TensorVerdict* judgement) const;

@@ -31,12 +31,17 @@ constexpr const char* kChangedSince =
     "an input or result of the forward call was changed before this backward or in it, past autograd: look for who did "
     "that";
 
+// nullptr: the call is no compiled graph.
+const GraphFrame* graph_frame_of(OpCall& call) {
+  return call.is_graph ? dynamic_cast<const GraphFrame*>(&call.frame()) : nullptr;
+}
+
 // Results of the call before of a compiled graph, which the program still holds and which are no inputs of this call:
 // this call must not write their memory.
 class EarlierResults {
  public:
   void take(OpCall& call) {
-    const auto* const frame = call.is_graph ? dynamic_cast<const GraphFrame*>(&call.frame()) : nullptr;
+    const auto* const frame = graph_frame_of(call);
     if (!frame) return;
     std::vector<c10::StorageImpl*> of_inputs;
     call.frame().visit_inputs([&](const at::Tensor& input) {
@@ -146,6 +151,9 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   state->compared = std::make_shared<ComparedState>();
   ComparedState& compared = *state->compared;
   compared.is_graph = call.is_graph;
+  if (const GraphFrame* const frame = graph_frame_of(call)) {
+    compared.has_unwritten_memory = frame->has_unwritten_memory();
+  }
   static_cast<CallInfo&>(compared.call) = CallInfo::of(call);
   compared.call.signature = signature;
   compared.call.stack = call.stack();
@@ -176,6 +184,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.options.nan_equal = options.nan_equal;
   facts.options.strides = options.strides;
   facts.pass.of_graph = compared.is_graph;
+  facts.memory.unwritten_in_graph = compared.has_unwritten_memory;
   facts.device.alone = facts.device.alone && !compared.is_graph;
   const bool is_on_cuda = compared.call.device.starts_with("cuda");
   facts.device.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);
@@ -326,7 +335,8 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
     }
     RunOutcome run = compared.replayable->run(variant, nullptr, state, beside);
     const bool goes_backward = run.returned() && options.gradients && compared.replayable->wants_gradients();
-    if (goes_backward && observed->at_once && !variant.changes_inputs()) {
+    const bool is_read_again = !variant.changes_inputs() && variant.kind != RunVariant::Kind::kUnwritten;
+    if (goes_backward && observed->at_once && is_read_again) {
       observed->state->cached_runs.add(variant, run, compared.replayable->bytes());
     }
     return run;

@@ -15,6 +15,8 @@ class OP_TOOLS_API GraphFrame {
 
   // Results of the graph's call before, in their order, that the program still holds; undefined where it does not.
   virtual const std::vector<at::Tensor>& held_results() const = 0;
+  // An operator of the graph allocates memory and does not write it (torch.empty).
+  virtual bool has_unwritten_memory() const = 0;
 };
 
 }  // namespace op_tools

@@ -276,6 +276,9 @@ constexpr OpFamily kFamilies[] = {
      "sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ pow pow_ abs abs_ masked_fill masked_fill_ where clone detach t "
      "transpose permute view reshape expand _foreach_mul _foreach_mul_ _foreach_div _foreach_div_ _foreach_sqrt "
      "_foreach_sqrt_ _foreach_neg _foreach_neg_"},
+    {kAddsProduct, "a product or quotient is added, in a single rounding (FMA) or in two",
+     "addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ _foreach_addcmul _foreach_addcmul_ _foreach_addcdiv "
+     "_foreach_addcdiv_ _foreach_lerp _foreach_lerp_"},
     {kDistance, "a distance", "cdist _cdist_forward _euclidean_dist pdist _pdist_forward pairwise_distance dist"},
     {kSelects, "elements of its input",
      "gather index index_select select slice narrow split split_with_sizes chunk unbind unsafe_split unsafe_chunk "
@@ -548,6 +551,8 @@ std::string_view trait_name(OpTrait trait) {
       return "normalizes_the_batch";
     case kMultiplies:
       return "multiplies";
+    case kAddsProduct:
+      return "adds_a_product";
     case kDistance:
       return "gives_a_distance";
     case kSelects:

@@ -63,6 +63,7 @@ enum class OpTrait : uint8_t {
   kNormalizes,               // the common part of its inputs is taken out: its gradient, too, is a remainder
   kNormalizesBatch,          // over all of its first input but the second dimension
   kMultiplies,               // elements by elements, or a single element: nothing is added up that could cancel
+  kAddsProduct,              // a product or quotient is added, in a single rounding (FMA) or in two
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kSelects,                  // the elements of the result are elements of the inputs: nothing is rounded
   kMoves,                    // gives the tensor on another device, or in another dtype

@@ -1,6 +1,7 @@
 """OpAutoCompare reports nothing for differences of float64, autocast, copies and autograd, and is blind to none of them."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -391,3 +392,40 @@ def wrong_channel_means(x: torch.Tensor) -> torch.Tensor:
 def test_a_wrong_factor_of_a_long_sum_is_a_failure(level):
     failed = failures(lambda: wrong_channel_means(torch.randn(16, 2, 96, 96) + 0.1), level)
     assert len(failed) == 1
+
+
+# --- Means near zero: the CPU adds up in float64 where other devices update a float32 mean with each element
+
+
+def variance_and_running_mean(x, dim=None, *, correction=1, keepdim=False, factor=1.0):
+    """Of rows, by Welford's method in float32."""
+    rows = x.cpu()
+    mean, squares = torch.zeros(len(rows)), torch.zeros(len(rows))
+    for count, column in enumerate(rows.unbind(1), 1):
+        apart = column - mean
+        mean = mean + apart / count
+        squares = squares + apart * (column - mean)
+    return (squares / (rows.shape[1] - correction)).to("sim"), (mean * factor).to("sim")
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel.*")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("rows", "columns"), [(25, 7), (200, 64), (300, 256)])
+def test_means_near_zero_have_the_rounding_of_their_terms(rows, columns, level):
+    library = torch.library.Library("aten", "IMPL")
+
+    def program():
+        torch.var_mean(torch.randn(rows, columns).to("sim"), dim=1)
+
+    try:
+        library.impl("var_mean.correction", variance_and_running_mean, "PrivateUse1")
+        assert failures(program, level, seeds=4) == []
+    finally:
+        library._destroy()
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("var_mean.correction", partial(variance_and_running_mean, factor=1.0002), "PrivateUse1")
+        failed = failures(program, level, seeds=4)
+        assert len(failed) == 4 and all("var_mean" in op for op, *_ in failed), failed
+    finally:
+        library._destroy()

@@ -232,6 +232,37 @@ def test_a_graph_that_draws_random_numbers_is_not_judged():
     assert tool.result().verdict.value == "not judged" and "2 operators" in "".join(account.reasons())
 
 
+def half_of_a_buffer(x):
+    buffer = torch.empty(2 * len(x))
+    buffer[: len(x)] = x.sin()
+    return buffer, x.cos()
+
+
+def a_whole_buffer(x):
+    return x.new_empty(x.shape).copy_(x.sin()) + 1, x.cos()
+
+
+@pytest.mark.parametrize("function", [half_of_a_buffer, a_whole_buffer])
+def test_memory_that_a_graph_does_not_write_is_not_judged_and_all_else_is(function):
+    def compiled(graph, _):
+        """Its first result has other numbers in the second half, its second result in a single element."""
+
+        def run(*args):
+            first, second = graph(*args)
+            first[len(first) // 2 :] = 7.0
+            return first, second.index_fill(0, torch.tensor([1]), 0.25)
+
+        return run
+
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        torch.compile(function, backend=compiled)(torch.rand(64))
+    rows = [row for row in tool.result().rows if row.op.startswith("torch.compile.graph") and row.part == "output"]
+    verdicts = {row.index: (row.verdict, row.not_judged) for row in rows}
+    assert verdicts[1] == ("differs", None), rows
+    assert verdicts[0] == (("not judged", "uninitialized") if function is half_of_a_buffer else ("differs", None)), rows
+
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()

@@ -10,6 +10,7 @@
 
 #include "base/stop_program.h"
 #include "calls/random_state.h"
+#include "compare/rerun/unwritten_fill.h"
 #include "hooks/op_traits.h"
 #include "hooks/written_inputs.h"
 #include "tensor/autocast.h"
@@ -232,7 +233,9 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     std::vector<int64_t> versions;
     for (const at::Tensor& tensor : run.inputs) versions.push_back(tensor._version());
     if (stream && random_state && variant.in_own_dtypes()) stream->start_from(*random_state);
+    const bool is_filled = variant.kind == RunVariant::Kind::kUnwritten;
     with_program_state(variant, [&] {
+      const UnwrittenFillGuard fill(is_filled ? std::optional(static_cast<UnwrittenFill>(variant.sample)) : std::nullopt);
       try {
         run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {

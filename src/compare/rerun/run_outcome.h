@@ -52,9 +52,12 @@ struct RunVariant {
     kMeta,              // without data: torch's own account of the results' forms
     kWideIntegers,      // on the CPU, integers in 64 bits
     kMiddleIntegers,    // on the CPU, integers in 32 bits
+    kUnwritten,         // kReference, with the unwritten memory of a graph's operators filled: UnwrittenFill(sample)
     kOnDevice,          // where the program ran it, in its own dtypes, from inputs in fresh memory
   };
-  bool in_own_dtypes() const { return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kOnDevice; }
+  bool in_own_dtypes() const {
+    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kUnwritten || kind == Kind::kOnDevice;
+  }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
            kind == Kind::kFloat64Gaps;

@@ -102,7 +102,9 @@ void perturb(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor
     const c10::Storage& storage = copies[i].storage();
     if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
     if (in_float32) unit = rounding_of(dtype).unit;
-    perturb(storage, dtype, in_own_dtypes || in_float32 ? 2 * unit : unit, changes);
+    // Less than two units of the dtype itself mostly round to the same number.
+    const bool is_own = in_own_dtypes || in_float32 || dtype == originals[i].scalar_type();
+    perturb(storage, dtype, is_own ? 2 * unit : unit, changes);
   }
 }
 
@@ -270,6 +272,7 @@ DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> aut
   switch (variant.kind) {
     case RunVariant::Kind::kReference:
     case RunVariant::Kind::kPerturbed:
+    case RunVariant::Kind::kUnwritten:
     case RunVariant::Kind::kMeta:
     case RunVariant::Kind::kOnDevice:
       return nullptr;
