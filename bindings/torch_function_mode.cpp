@@ -235,17 +235,18 @@ class PythonGraphFrame final : public PythonFrame, public GraphFrame {
  public:
   PythonGraphFrame(PyObject* compiled, PyObject* operators, PyObject* args, const py::list& held, const Chain& chain)
       : PythonFrame(compiled, operators, args, nullptr, chain),
-        has_unwritten_memory_(py::handle(operators).attr("has_unwritten_memory").cast<bool>()) {
+        traits_{py::handle(operators).attr("has_unwritten_memory").cast<bool>(),
+                py::handle(operators).attr("adds_product").cast<bool>()} {
     for (const py::handle result : held) {
       held_.push_back(THPVariable_Check(result.ptr()) ? THPVariable_Unpack(result.ptr()) : at::Tensor());
     }
   }
   const std::vector<at::Tensor>& held_results() const override { return held_; }
-  bool has_unwritten_memory() const override { return has_unwritten_memory_; }
+  GraphTraits traits() const override { return traits_; }
 
  private:
   std::vector<at::Tensor> held_;
-  const bool has_unwritten_memory_;
+  const GraphTraits traits_;
 };
 
 PyObject* run_chain(const Chain& chain, uint32_t mask, OpCall& call, PythonFrame& frame) {

@@ -57,6 +57,8 @@ class GraphOperators:
         self._is_shared = any(map(_is_collective, nodes))
         self.has_unwritten_memory = any(map(_allocates, nodes))
         """An operator allocates memory and does not write it (torch.empty)."""
+        self.adds_product = any(_has_trait(node, "adds_a_product") or "alpha" in node.kwargs for node in nodes)
+        """An operator adds a product, in a single rounding (FMA) or in two."""
 
     def __call__(self, *args: Any) -> Any:
         """The graph's results for these arguments; the attributes of the graph are not changed by it.
@@ -170,8 +172,12 @@ def _name_of_operator(node: fx.Node) -> str:
 
 def _allocates(node: fx.Node) -> bool:
     """Memory that it does not write."""
+    return _has_trait(node, "uninitialized_result")
+
+
+def _has_trait(node: fx.Node, trait: str) -> bool:
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and has_trait(name, "uninitialized_result")
+    return node.op in ("call_function", "call_method") and has_trait(name, trait)
 
 
 def _fill_unwritten(module: fx.GraphModule, *, is_nan: bool) -> None:

@@ -11,6 +11,7 @@
 #include "compare/compare_options.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/rerun/replayable_call.h"
+#include "hooks/graph_frame.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -40,12 +41,12 @@ struct CallFacts {
     bool incomplete = false;     // backward: not all parts of the gradients came
     bool in_backward = false;    // an operator of a backward pass (aten level)
     bool of_graph = false;       // a compiled graph: the reference run is of its operators, also on the CPU
+    GraphTraits graph = {};
     bool in_transform = false;   // inside vmap, grad and other transforms, which the CPU's run is not
   };
   struct Memory {
     bool uninitialized = false;             // returns uninitialized memory although its name does not show it
-    bool unwritten_in_graph = false;        // an operator of the compiled graph allocates memory that it does not write
-    int workspace = -1;                     // whatever its name shows: the result at this place is scratch memory
+    int workspace = -1;                     // likewise: the result at this place is scratch memory
     std::vector<bool> written_inputs = {};  // by tensor index of the inputs; empty: no schema
     std::vector<bool> overlapping = {};     // likewise; see reads_what_it_writes()
   };

@@ -199,7 +199,7 @@ bool CallJudge::lacks_gradient_function(size_t index) {
 }
 
 bool CallJudge::shows_unwritten_memory(size_t leaf) {
-  if (!facts_.memory.unwritten_in_graph) return false;
+  if (!facts_.pass.graph.has_unwritten_memory) return false;
   const auto filled = [&](UnwrittenFill fill) {
     return leaf_tensor(reruns_.variant({RunVariant::Kind::kUnwritten, static_cast<int>(fill)}), leaf);
   };

@@ -151,9 +151,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   state->compared = std::make_shared<ComparedState>();
   ComparedState& compared = *state->compared;
   compared.is_graph = call.is_graph;
-  if (const GraphFrame* const frame = graph_frame_of(call)) {
-    compared.has_unwritten_memory = frame->has_unwritten_memory();
-  }
+  if (const GraphFrame* const frame = graph_frame_of(call)) compared.graph = frame->traits();
   static_cast<CallInfo&>(compared.call) = CallInfo::of(call);
   compared.call.signature = signature;
   compared.call.stack = call.stack();
@@ -184,7 +182,7 @@ CallFacts CompareHook::Impl::facts_of(const ComparedState& compared) const {
   facts.options.nan_equal = options.nan_equal;
   facts.options.strides = options.strides;
   facts.pass.of_graph = compared.is_graph;
-  facts.memory.unwritten_in_graph = compared.has_unwritten_memory;
+  facts.pass.graph = compared.graph;
   facts.device.alone = facts.device.alone && !compared.is_graph;
   const bool is_on_cuda = compared.call.device.starts_with("cuda");
   facts.device.tf32 = is_on_cuda && multiplies_in_tf32(facts.name, compared.meta.state.process);

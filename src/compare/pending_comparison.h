@@ -49,7 +49,7 @@ struct ComparedState {
   ComparedCall call;
   CallMeta meta;
   bool is_graph = false;  // OpCall::is_graph
-  bool has_unwritten_memory = false;  // of a graph: GraphFrame
+  GraphTraits graph;
   bool random = false;
   Value random_state;         // Dict {device: state before the call} of the generators that moved
   uint32_t saved_passes = 0;  // backward passes in the files; used by one thread at a time, in the order of the calls

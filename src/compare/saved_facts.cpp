@@ -109,6 +109,8 @@ void each_field_of_facts(Fields& field, Facts& facts) {
   field("in_backward", facts.pass.in_backward);
   field("in_transform", facts.pass.in_transform);
   field.later("of_graph", facts.pass.of_graph);
+  field.later("has_unwritten_memory", facts.pass.graph.has_unwritten_memory);
+  field.later("adds_product", facts.pass.graph.adds_product);
   field("written_inputs", facts.memory.written_inputs);
 }
 

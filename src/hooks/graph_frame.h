@@ -9,14 +9,19 @@
 
 namespace op_tools {
 
+// Of its operators.
+struct GraphTraits {
+  bool has_unwritten_memory = false;  // some allocates memory and does not write it (torch.empty)
+  bool adds_product = false;          // OpTrait::kAddsProduct
+};
+
 class OP_TOOLS_API GraphFrame {
  public:
   virtual ~GraphFrame() = default;
 
   // Results of the graph's call before, in their order, that the program still holds; undefined where it does not.
   virtual const std::vector<at::Tensor>& held_results() const = 0;
-  // An operator of the graph allocates memory and does not write it (torch.empty).
-  virtual bool has_unwritten_memory() const = 0;
+  virtual GraphTraits traits() const = 0;
 };
 
 }  // namespace op_tools

@@ -419,7 +419,7 @@ def test_nodes_cast_the_weights_of_each_step_under_autocast():
         assert_same(run(op_tools.OpTimeMeasure(level=level, compiled="nodes")), alone)
 
 
-# --- Compilers of others: openvino 2026.4 and iree-turbine 3.9.0 with torch 2.13 ----------------------------------------------
+# --- Compilers of others: inductor of torch 2.13, openvino 2026.4 and iree-turbine 3.9.0 ----------------------------------------------
 
 
 def with_input_changed(x):
@@ -429,6 +429,29 @@ def with_input_changed(x):
 
 def with_view(x):
     return x.view(-1), nn.functional.linear(x, torch.ones(4, 4)) + 1.0
+
+
+def near_a_thousandth():
+    return torch.linspace(0.0009, 0.0011, 1000)
+
+
+OF_INDUCTOR = {
+    "expm1": (torch.expm1, near_a_thousandth, "values"),
+    "atanh": (torch.atanh, near_a_thousandth, "values"),
+    "erf": (torch.erf, near_a_thousandth, "values"),
+    "remainder": (lambda x: x % 0.5394660234451294, lambda: torch.full((32,), 5.93412971496582), "values"),
+    "product with 1": (lambda x: torch.ones(3) * x, lambda: torch.rand(3), "alias"),
+}
+
+
+@pytest.mark.parametrize("fault", OF_INDUCTOR)
+def test_faults_of_inductor_are_found(fault):
+    function, make, kind = OF_INDUCTOR[fault]
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        torch.compile(function)(make())
+    if not is_healed("inductor", function, make):
+        assert kind in {row.kind for row in tool.result().rows if row.verdict == "differs"}
 
 
 OF_OPENVINO = {
@@ -487,4 +510,7 @@ def is_healed(backend, function, make):
         same
         and torch.equal(mine, other)
         and all((a.requires_grad, a.stride()) == (b.requires_grad, b.stride()) for a, b in zip(*flat, strict=True))
+        and all(
+            (a.data_ptr() == mine.data_ptr()) == (b.data_ptr() == other.data_ptr()) for a, b in zip(*flat, strict=True)
+        )
     )
