@@ -302,6 +302,7 @@ PYBIND11_MODULE(_C, module) {
     const Unobserved guard;
     return function(*args, **kwargs);
   });
+  module.def("is_collective", [](std::string_view name) { return is_collective(name); });
   module.def("unwritten_is_nan", [] {
     const std::optional<UnwrittenFill> fill = unwritten_fill();
     return fill ? std::optional(*fill == UnwrittenFill::kNan) : std::nullopt;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -284,6 +284,29 @@ class Origin:
         return [*(self.account.reasons() if self.account else []), *self.gaps]
 
 
+@dataclass(frozen=True)
+class Work:
+    """A kind of call that ranks have in common."""
+
+    op: str
+    phase: str
+    shapes: str
+    device: str
+    """Its type."""
+
+
+@dataclass
+class RankTimes:
+    """OpTimeMeasure's times of a rank."""
+
+    rank: int = -1
+    calls: Counter[Work] = field(default_factory=Counter)
+    ms: defaultdict[Work, float] = field(default_factory=lambda: defaultdict(float))
+    """The calls' number times their median."""
+    collectives_ms: float = 0.0
+    """In these a rank waits for others."""
+
+
 @dataclass
 class Part:
     """The content of a folder of results, or of a result in memory."""
@@ -307,6 +330,7 @@ class Part:
     shares: list[Shares] = field(default_factory=list)
     text: str = ""
     """Lines of the tool itself, where they say more than rows."""
+    rank_times: RankTimes | None = None
 
     def place(self, module: str, line: str) -> list[Place]:
         """The places of a row."""

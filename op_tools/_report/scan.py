@@ -23,6 +23,7 @@ from . import (
     overflow,
     recordings,
     replay,
+    slow_ranks,
     timing,
 )
 from .part import FEWEST_ROWS, MOST_ROWS, Origin, Part, origin_of, share_rows
@@ -85,7 +86,7 @@ def parts_below(place: Path) -> list[Part]:
     for part in _parts_below(place):
         parts.append(part)
         share_rows(parts)  # meanwhile, too: the rows of many ranks have no room
-    return parts
+    return slow_ranks.with_ranks(parts)
 
 
 def _parts_below(place: Path) -> Iterator[Part]:

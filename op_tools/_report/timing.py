@@ -6,7 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .part import Chart, Column, Origin, Part, Table, Timeline, dtype_of, integer_of, number_of, short, text_of
+from . import slow_ranks
+from .part import (
+    Chart,
+    Column,
+    Origin,
+    Part,
+    RankTimes,
+    Table,
+    Timeline,
+    dtype_of,
+    integer_of,
+    number_of,
+    short,
+    text_of,
+)
 
 FILE = "summary.csv"
 CALLS_FILE = "calls.csv"
@@ -46,11 +60,12 @@ def part_of_rows(
     rows: Iterable[Mapping[str, Any]], origin: Origin, calls: Iterable[Mapping[str, Any]] | None = None
 ) -> Part:
     """The part of a run of OpTimeMeasure. It gives no verdict."""
-    part = Part("OpTimeMeasure", origin)
+    part = Part("OpTimeMeasure", origin, rank_times=(times := RankTimes()))
     table = Table("Times by operator", _COLUMNS)
     by_op: dict[str, float] = defaultdict(float)
     for row in rows:
         self_ms = number_of(row, "self_ms") or 0.0
+        slow_ranks.times_of_row(times, row)
         backward = " backward" if text_of(row, "phase") == "backward" else ""
         by_op[text_of(row, "op") + backward] += self_ms
         if calls is None:

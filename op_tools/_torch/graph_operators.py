@@ -189,7 +189,7 @@ def _fill_unwritten(module: fx.GraphModule, *, is_nan: bool) -> None:
     module.recompile()
 
 
-def _filled(tensor: Any, is_nan: bool) -> None:  # noqa: FBT001  (a node's argument)
+def _filled(tensor: Any, is_nan: bool) -> None:
     if isinstance(tensor, torch.Tensor):
         with torch.no_grad():
             number = 0.0 if not is_nan else float("nan") if tensor.is_floating_point() or tensor.is_complex() else 1

@@ -19,7 +19,7 @@ from collections import Counter
 os.environ.setdefault("OP_TOOLS_LOG_LEVEL", "error")
 
 import torch
-from _decomposed_kernels import LOSES_DIGITS, SIM, register
+from _decomposed_kernels import OTHER_RESULTS, SIM, register
 from _op_database import operators, samples_of
 from sim_op_db import REASONS, run
 
@@ -87,7 +87,7 @@ def main():
         for place, (name, op) in enumerate(chosen.items()):
             if sys.stderr.isatty():
                 print(f"\r{device} {place}/{len(chosen)} {name:60.60}", end="", file=sys.stderr)
-            rightly = WRONG_IN_TORCH | (LOSES_DIGITS if library else {})
+            rightly = WRONG_IN_TORCH | (OTHER_RESULTS if library else {})
             for dtype in DTYPES:
                 if not op.supports_dtype(dtype, "cpu") or (device != "cpu" and name in REASONS):
                     continue
@@ -103,7 +103,7 @@ def main():
         if library:
             print(f"{len(kernels)} decompositions were called {sum(kernels.values())} times")
     for name, count in known.items():
-        why = {**WRONG_IN_TORCH, **LOSES_DIGITS}.get(name)
+        why = {**WRONG_IN_TORCH, **OTHER_RESULTS}.get(name)
         print(f"{name}: {count} reports, " + (f"rightly: {why}" if why else f"a known alarm: {KNOWN_ALARMS[name]}"))
     print(f"{len(chosen)} operators, {calls} calls with their backward: {alarms} false alarms that were not known")
     return 1 if alarms else 0
