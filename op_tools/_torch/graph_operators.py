@@ -185,11 +185,11 @@ def _fill_unwritten(module: fx.GraphModule, *, is_nan: bool) -> None:
     for node in list(module.graph.nodes):
         if _allocates(node):
             with module.graph.inserting_after(node):
-                module.graph.call_function(_filled, (node, is_nan))
+                module.graph.call_function(_set_all, (node, is_nan))
     module.recompile()
 
 
-def _filled(tensor: Any, is_nan: bool) -> None:
+def _set_all(tensor: Any, is_nan: bool) -> None:
     if isinstance(tensor, torch.Tensor):
         with torch.no_grad():
             number = 0.0 if not is_nan else float("nan") if tensor.is_floating_point() or tensor.is_complex() else 1

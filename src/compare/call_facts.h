@@ -42,7 +42,7 @@ struct CallFacts {
     bool in_backward = false;    // an operator of a backward pass (aten level)
     bool of_graph = false;       // a compiled graph: the reference run is of its operators, also on the CPU
     GraphTraits graph = {};
-    bool in_transform = false;   // inside vmap, grad and other transforms, which the CPU's run is not
+    bool in_transform = false;  // inside vmap, grad and other transforms, which the CPU's run is not
   };
   struct Memory {
     bool uninitialized = false;             // returns uninitialized memory although its name does not show it

@@ -80,8 +80,8 @@ class Relative {
   // As long as a criterion is broken.
   void widen_limits(const at::Tensor& golden, const TensorDiff& error, const TensorDiff& reference_error, bool alone) {
     if (is_open() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
-    // A CPU result that is golden, rounded once, leaves no doubt about the right result. Not of sums: the CPU adds up in
-    // float64 in places (var_mean), where other devices do not.
+    // A CPU result that is golden, rounded once, leaves no doubt about the right result. Not of sums: the CPU adds up
+    // in float64 in places (var_mean), where other devices do not.
     const bool rounds_once = context_.reduced == 1 && !context_.rounds_in_steps && is_golden_finer();
     const bool exact = !alone && rounds_once && reference_error.max_ulp <= 0.5 && error.numel >= kDoubtless;
     if (is_open() && !exact) allow_noise(golden, alone);
@@ -293,9 +293,8 @@ class Relative {
   // Small elements of a 16-bit result that float32 on the way does not tell better: log_softmax of a row with a single
   // likely class.
   void allow_rounding_of_float32() {
-    const auto by_ulp = std::find_if(criteria_.begin(), criteria_.end(), [](const Criterion& criterion) {
-      return criterion.metric == Deciding::kMaxUlp;
-    });
+    const auto by_ulp = std::find_if(criteria_.begin(), criteria_.end(),
+                                     [](const Criterion& criterion) { return criterion.metric == Deciding::kMaxUlp; });
     if (by_ulp == criteria_.end() || !context_.in_float32) return;
     const NoiseNumbers noise;
     double ulp = 0;

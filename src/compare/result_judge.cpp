@@ -124,8 +124,8 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     return pick(reruns_.variant({RunVariant::Kind::kFloat32Perturbed, sample}));
   };
   if (subject != Subject::kGradient && has_trait(base, OpTrait::kDistance)) context.own_noise_share = kDistanceNoise;
-  context.rounds_in_steps =
-      is_gradient || facts_.pass.graph.adds_product || has_trait(base, OpTrait::kAddsProduct) || find_key(facts_.kwargs, "alpha") != nullptr;
+  context.rounds_in_steps = is_gradient || facts_.pass.graph.adds_product || has_trait(base, OpTrait::kAddsProduct) ||
+                            find_key(facts_.kwargs, "alpha") != nullptr;
   context.rounded_once = subject != Subject::kGradient && rounds_to_integers(base, facts_.kwargs);
   context.copies = !facts_.has_no_reference() && subject == Subject::kResult && copies_elements(observed);
   if (has_nan_for(observed)) {

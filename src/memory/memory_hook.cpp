@@ -33,7 +33,6 @@ struct State final : HookState {
   c10::SmallVector<c10::Device, 2> devices;  // besides the CPU
   std::optional<MemoryWatch> watch;
   std::vector<const void*> used;  // guard: blocks that the operator was given or made
-
 };
 
 std::string place_text(const MemoryRow& row) {

@@ -56,8 +56,8 @@ struct NoiseNumbers {
   int samples = 3;
   double rmse_ratio = 6, max_ratio = 8, ulp_ratio = 8;
   // More ULP where n elements are added up, by this multiple of the root of n: a mean that is updated with each element
-  // (Welford's, in float32) rounds n times by a unit of the elements, and the changed inputs move it by a unit divided by
-  // the root of n. Up to 0.6 was measured.
+  // (Welford's, in float32) rounds n times by a unit of the elements, and the changed inputs move it by a unit divided
+  // by the root of n. Up to 0.6 was measured.
   double ulp_growth = 2;
   // Of the kernel's own results for changed inputs, in gradients without a CPU reference.
   double own_rmse_ratio = 3, own_max_ratio = 4;

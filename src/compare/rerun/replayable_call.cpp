@@ -235,7 +235,8 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
     if (stream && random_state && variant.in_own_dtypes()) stream->start_from(*random_state);
     const bool is_filled = variant.kind == RunVariant::Kind::kUnwritten;
     with_program_state(variant, [&] {
-      const UnwrittenFillGuard fill(is_filled ? std::optional(static_cast<UnwrittenFill>(variant.sample)) : std::nullopt);
+      const UnwrittenFillGuard fill(is_filled ? std::optional(static_cast<UnwrittenFill>(variant.sample))
+                                              : std::nullopt);
       try {
         run.result = run_(inputs->arguments());
       } catch (const std::exception& error) {
