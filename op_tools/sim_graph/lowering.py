@@ -86,6 +86,9 @@ def lower(program: Program, kernels: dict[str, Callable[..., Any]], examples: Se
             known[step.result] = function(*_in_place(step.args, known), **_in_place(step.keywords, known))
         return list(_in_place(program.outputs, known))
 
+    for name, constant in program.constants.items():
+        if not isinstance(constant, torch.Tensor):
+            raise NotImplementedError(f"sim_graph has no operators that take functions (torch.cond): {name}")
     constants = list(program.constants.values())
     fake: Any = detect_fake_mode(list(examples))
     with fake, enable_python_dispatcher():

@@ -190,3 +190,12 @@ def test_the_command_writes_a_scorecard():
 def test_an_unknown_compiler_is_an_error(capsys):
     assert command(["graph-test", "--backend", "nonsense", "-o", "result"]) == 64
     assert "no such backend" in capsys.readouterr().err
+
+
+def test_sim_graph_refuses_operators_that_take_functions():
+    torch._dynamo.reset()
+    step = torch.compile(
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)), backend="sim_graph"
+    )
+    with pytest.raises(Exception, match="sim_graph has no operators that take functions"):
+        step(torch.ones(3))
