@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -296,16 +297,25 @@ class Relative {
     const auto by_ulp = std::find_if(criteria_.begin(), criteria_.end(),
                                      [](const Criterion& criterion) { return criterion.metric == Deciding::kMaxUlp; });
     if (by_ulp == criteria_.end() || !context_.in_float32) return;
-    const NoiseNumbers noise;
-    double ulp = 0;
-    for (int sample = 1; sample <= noise.samples; ++sample) {
+    const std::optional<Most> in_float32 = error_in_float32();
+    if (!in_float32) return;
+    by_ulp->limit += NoiseNumbers().float32_ratio * in_float32->ulp * rounding_.accumulate / rounding_.unit;
+  }
+
+  struct Most {
+    double rmse = 0, max = 0, ulp = 0;
+  };
+  // The largest error of the kernel in float32, from changed inputs; nullopt: some run has no such result.
+  std::optional<Most> error_in_float32() const {
+    Most most;
+    for (int sample = 1; sample <= NoiseNumbers().samples; ++sample) {
       const at::Tensor other = context_.in_float32(sample);
-      if (!other.defined()) return;
-      const TensorDiff in_float32 = diff_tensors(other, golden_, {.nan_equal = true});
-      if (!in_float32.structure.empty()) return;
-      ulp = std::max(ulp, in_float32.max_ulp);
+      if (!other.defined()) return std::nullopt;
+      const TensorDiff error = diff_tensors(other, golden_, {.nan_equal = true});
+      if (!error.structure.empty()) return std::nullopt;
+      most = {std::max(most.rmse, error.rmse), std::max(most.max, error.max_abs), std::max(most.ulp, error.max_ulp)};
     }
-    by_ulp->limit += noise.float32_ratio * ulp * rounding_.accumulate / rounding_.unit;
+    return most;
   }
 
   // Of the rounding that the kernel's own noise shows. Other devices add in pieces, as their thousands of threads do.
@@ -334,19 +344,12 @@ class Relative {
     if (!context_.in_float32) return true;
     const NoiseNumbers noise;
     const double unit = rounding_.accumulate;
-    double rmse_in_float32 = 0, max_in_float32 = 0;
-    for (int sample = 1; sample <= noise.samples; ++sample) {
-      const at::Tensor other = context_.in_float32(sample);
-      if (!other.defined()) return true;
-      const TensorDiff in_float32 = diff_tensors(other, golden_, {.nan_equal = true});
-      if (!in_float32.structure.empty()) return true;
-      rmse_in_float32 = std::max(rmse_in_float32, in_float32.rmse);
-      max_in_float32 = std::max(max_in_float32, in_float32.max_abs);
-    }
+    const std::optional<Most> in_float32 = error_in_float32();
+    if (!in_float32) return true;
     const double growth = noise.cancelling_units * std::sqrt(static_cast<double>(context_.terms)) * unit;
-    if (max_in_float32 <= growth * error_.golden_max) return false;
-    *rmse = std::min(*rmse, noise.float32_ratio * rmse_in_float32 * unit_ / unit);
-    *max = std::min(*max, noise.float32_ratio * max_in_float32 * unit_ / unit);
+    if (in_float32->max <= growth * error_.golden_max) return false;
+    *rmse = std::min(*rmse, noise.float32_ratio * in_float32->rmse * unit_ / unit);
+    *max = std::min(*max, noise.float32_ratio * in_float32->max * unit_ / unit);
     return true;
   }
 
