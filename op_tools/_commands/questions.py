@@ -83,7 +83,7 @@ QUESTIONS = (
     ),
     Question(
         "which operator is slow",
-        "time profile performance speed fast trace latency duration",
+        "time profile performance speed fast trace latency duration rank straggler",
         ("op-tools run --time train.py", "op-tools report . -o report.html"),
         "timing.md",
     ),

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .part import Column, Part, Table
+from .part import Column, Part, Table, run_folder
 
 _MOST_RANKS = 8  # of more ranks the tables are joined
 _RANK = Column("rank", is_choice=True)
@@ -34,7 +33,7 @@ class PageTables:
         groups: dict[tuple[Any, ...], list[tuple[Part, Table]]] = {}
         for part in parts:
             for table in part.tables:
-                key = (part.tool, _run_of(part), table.columns, table.chart, table.timeline)
+                key = (part.tool, run_folder(part), table.columns, table.chart, table.timeline)
                 groups.setdefault(key, []).append((part, table))
         for group in groups.values():
             if len(group) > _MOST_RANKS and len({part.origin.rank for part, _ in group}) > _MOST_RANKS:
@@ -52,14 +51,6 @@ class PageTables:
         return self._numbers[id(part.tables[table])]
 
 
-def _run_of(part: Part) -> str:
-    """The folder that the ranks of a run have in common: <run>/<rank>/<time>, or the folder of their files."""
-    folder = Path(part.origin.folder)
-    if folder.parent.name.isdigit():
-        return str(folder.parents[1])
-    return str(folder.parent if folder.suffix else folder)
-
-
 def _of_all_ranks(group: Sequence[tuple[Part, Table]]) -> PageTable:
     """The rows of all, with their ranks. Each table holds its share of the rows of the page already."""
     part, first = group[0]
@@ -71,4 +62,4 @@ def _of_all_ranks(group: Sequence[tuple[Part, Table]]) -> PageTable:
         for is_wrong, cells in table.marked_rows:
             joined.add((*cells, other.origin.rank), is_wrong=is_wrong)
     joined.total = sum(table.total for _, table in group)
-    return PageTable(part.tool, "", _run_of(part), joined)
+    return PageTable(part.tool, "", run_folder(part), joined)

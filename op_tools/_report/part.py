@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from .._base.core import Coverage, Error
 from .._base.data_file import read_json
 from .._base.error_text import one_line
 from .._base.verdict import Verdict
+from .rank_work import Work
 
 MOST_ROWS = 100_000
 """Rows in a report; of more, an even share."""
@@ -284,29 +285,6 @@ class Origin:
         return [*(self.account.reasons() if self.account else []), *self.gaps]
 
 
-@dataclass(frozen=True)
-class Work:
-    """A kind of call that ranks have in common."""
-
-    op: str
-    phase: str
-    shapes: str
-    device: str
-    """Its type."""
-
-
-@dataclass
-class RankTimes:
-    """OpTimeMeasure's times of a rank."""
-
-    rank: int = -1
-    calls: Counter[Work] = field(default_factory=Counter)
-    ms: defaultdict[Work, float] = field(default_factory=lambda: defaultdict(float))
-    """The calls' number times their median."""
-    collectives_ms: float = 0.0
-    """In these a rank waits for others."""
-
-
 @dataclass
 class Part:
     """The content of a folder of results, or of a result in memory."""
@@ -330,7 +308,8 @@ class Part:
     shares: list[Shares] = field(default_factory=list)
     text: str = ""
     """Lines of the tool itself, where they say more than rows."""
-    rank_times: RankTimes | None = None
+    work: Work | None = None
+    """Of a rank, with its times, to be compared with those of the others."""
 
     def place(self, module: str, line: str) -> list[Place]:
         """The places of a row."""
@@ -470,6 +449,14 @@ def origin_of(folder: Path) -> Origin:
         origin.account = None
         origin.gaps.append(f"{file}: is damaged: {one_line(error)}")
     return origin
+
+
+def run_folder(part: Part) -> str:
+    """The folder that the ranks of a run have in common: <run>/<rank>/<time>, or the folder of their files."""
+    folder = Path(part.origin.folder)
+    if folder.parent.name.isdigit():
+        return str(folder.parents[1])
+    return str(folder.parent if folder.suffix else folder)
 
 
 Reader = Callable[[Iterable[Mapping[str, Any]], Origin], Part]

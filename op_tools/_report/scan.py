@@ -23,11 +23,11 @@ from . import (
     overflow,
     recordings,
     replay,
-    slow_ranks,
     timing,
 )
 from .part import FEWEST_ROWS, MOST_ROWS, Origin, Part, origin_of, share_rows
 from .row_files import csv_rows, is_own_file, json_rows
+from .time_by_rank import with_ranks_in_time
 
 _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
@@ -86,7 +86,7 @@ def parts_below(place: Path) -> list[Part]:
     for part in _parts_below(place):
         parts.append(part)
         share_rows(parts)  # meanwhile, too: the rows of many ranks have no room
-    return slow_ranks.with_ranks(parts)
+    return parts
 
 
 def _parts_below(place: Path) -> Iterator[Part]:
@@ -167,4 +167,4 @@ def read_parts(places: Sequence[str | os.PathLike[str]]) -> list[Part]:
             )
         parts += below
         share_rows(parts)
-    return parts
+    return with_ranks_in_time(parts)

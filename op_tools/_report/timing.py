@@ -6,21 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import slow_ranks
-from .part import (
-    Chart,
-    Column,
-    Origin,
-    Part,
-    RankTimes,
-    Table,
-    Timeline,
-    dtype_of,
-    integer_of,
-    number_of,
-    short,
-    text_of,
-)
+from .part import Chart, Column, Origin, Part, Table, Timeline, dtype_of, integer_of, number_of, short, text_of
+from .summed_work import WorkOfRows
 
 FILE = "summary.csv"
 CALLS_FILE = "calls.csv"
@@ -60,14 +47,15 @@ def part_of_rows(
     rows: Iterable[Mapping[str, Any]], origin: Origin, calls: Iterable[Mapping[str, Any]] | None = None
 ) -> Part:
     """The part of a run of OpTimeMeasure. It gives no verdict."""
-    part = Part("OpTimeMeasure", origin, rank_times=(times := RankTimes()))
+    part = Part("OpTimeMeasure", origin)
     table = Table("Times by operator", _COLUMNS)
     by_op: dict[str, float] = defaultdict(float)
+    work = WorkOfRows()
     for row in rows:
         self_ms = number_of(row, "self_ms") or 0.0
-        slow_ranks.times_of_row(times, row)
         backward = " backward" if text_of(row, "phase") == "backward" else ""
         by_op[text_of(row, "op") + backward] += self_ms
+        work.add(row)
         if calls is None:
             _add_time(part, row, self_ms, integer_of(row, "calls") or 0)
         table.add(
@@ -84,6 +72,7 @@ def part_of_rows(
             )
         )
     part.tables.append(table)
+    part.work = work.work(origin.folder)
     if calls is not None:
         part.tables.append(_table_of_calls(part, calls))
     total = sum(by_op.values())

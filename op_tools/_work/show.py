@@ -19,6 +19,7 @@ from .._commands.command_line import visible
 from .._report.captures import TOOL as CAPTURES
 from .._report.scan import parts_below
 from .._report.text import text_of_parts
+from .._report.time_by_rank import with_ranks_in_time
 from .._tools.record import holds_recordings, show_recordings
 
 _INPUT = "input.pth"
@@ -167,7 +168,7 @@ def show(path: str) -> str:
     if holds_recordings(place):
         return show_recordings(place)
     if place.is_dir() and (parts := parts_below(place)) and not all(part.tool == CAPTURES for part in parts):
-        return text_of_parts(parts)
+        return text_of_parts(with_ranks_in_time(parts))
     if place.is_file() and place.suffix in (".pth", ".json") and (place.parent / _INPUT).exists():
         place = place.parent
     return call(str(place)) if (place / _INPUT).exists() else table(place)

@@ -77,13 +77,13 @@ class Place:
 class Layer(torch.nn.Module):
     """A rank's piece of a layer: columns of the first weight, rows of the second, and an expert."""
 
-    def __init__(self, groups: dict[str, dist.ProcessGroup]) -> None:
+    def __init__(self, groups: dict[str, dist.ProcessGroup], hidden: int) -> None:
         super().__init__()
         self.groups = groups
-        self.norm = torch.nn.LayerNorm(HIDDEN)
-        self.columns = torch.nn.Linear(HIDDEN, 4 * HIDDEN // TENSOR)
-        self.rows = torch.nn.Linear(4 * HIDDEN // TENSOR, HIDDEN, bias=False)
-        self.expert = torch.nn.Linear(HIDDEN, HIDDEN)
+        self.norm = torch.nn.LayerNorm(hidden)
+        self.columns = torch.nn.Linear(hidden, 4 * hidden // TENSOR)
+        self.rows = torch.nn.Linear(4 * hidden // TENSOR, hidden, bias=False)
+        self.expert = torch.nn.Linear(hidden, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         partial = self.rows(torch.nn.functional.gelu(self.columns(self.norm(x))))
@@ -102,17 +102,21 @@ def train(
     end_step: Callable[[], None],
     layers: int = LAYERS,
     halves_in: int | None = None,
+    *,
+    hidden: int = HIDDEN,
+    tokens: int = TOKENS,
+    device: str = "sim",
 ) -> None:
     """A rank's training. `stops_in`: the step in which it does not reach the gradients' collective; `halves_in`: in which it gives half of
     a gradient to it."""
     groups = place.groups()
     torch.manual_seed(place.stage * TENSOR + place.tensor)
-    model = torch.nn.Sequential(*(Layer(groups) for _ in range(layers))).to("sim")
+    model = torch.nn.Sequential(*(Layer(groups, hidden) for _ in range(layers))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.manual_seed(1_000 + place.replica)
     for step in range(steps):
         optimizer.zero_grad()
-        x = torch.randn(TOKENS, HIDDEN, device="sim")
+        x = torch.randn(tokens, hidden, device=device)
         model(x).square().mean().backward()
         if step == stops_in:
             break
