@@ -62,6 +62,7 @@ class _Search:
         first: GraphValues | None,
     ) -> None:
         self.first = first
+        self.holds = False
         self.graph, self.values, self.into, self.imports = graph, values, into, tuple(imports)
         self.worker, self.most, self.attempts = worker, attempts, 0
         self.kinds: frozenset[str] = frozenset()
@@ -72,7 +73,7 @@ class _Search:
         values = tuple(self.values.inputs_of(self.graph, part))
         folder = self.into / f"{self.attempts}_{purpose}"
         first = tuple(self.first.inputs_of(self.graph, part)) if self.first else ()
-        trial = Trial(part, values, self.values.are_written(part), str(folder), self.imports, first)
+        trial = Trial(part, values, self.values.are_written(part), str(folder), self.imports, first, self.holds)
         result, failure = self.worker.work(trial)
         return TrialResult.of_failure(failure) if failure else result
 
@@ -128,6 +129,9 @@ def reduce_graph(
         state = _Search(graph, values, Path(into), imports, worker, attempts, first)
         names = [node.name for node in graph.nodes if not node.sets_state]
         whole = state.try_part(cut(graph, names), "whole")
+        if not whole.kinds:  # unless a call writes the memory of earlier results
+            state.holds = True
+            whole = state.try_part(cut(graph, names), "held")
         if not whole.kinds:
             raise Error(f"{folder}: the graph does not fail when it is compiled by {graph.backend} again")
         state.kinds, state.smallest = whole.kinds, frozenset(names)

@@ -22,7 +22,7 @@ from .._conformance.workers import Failure
 from .._tools.autocompare import OpAutoCompare
 from .._torch.backends import import_backends
 from .._torch.saved_graphs import GraphNode, SavedGraph, program_state, read_graph
-from .values import Value
+from .values import Value, other_numbers
 
 RAISED = "raised"
 _FUNCTION = "graph"
@@ -42,6 +42,8 @@ class Trial:
     imports: tuple[str, ...] = ()
     first: tuple[Value, ...] = ()
     """Inputs of a call before, with the sizes that the program compiled the graph for; empty: none is made."""
+    holds: bool = False
+    """A call with other numbers follows, while the results are held."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,18 @@ def run_trial(trial: Trial) -> TrialResult:
     compiled: Callable[..., Any] = torch.compile(
         names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
     )
+    later = other_numbers(trial.values) if trial.holds else ()
     calls = [
-        _leaves_and_inputs(values, is_written=trial.is_written) for values in (trial.first, trial.values) if values
+        _leaves_and_inputs(values, is_written=trial.is_written)
+        for values in (trial.first, trial.values, later)
+        if values
     ]
+    held = []
     with program_state(part.state), OpAutoCompare(output_dir=trial.folder, compiled="check", level="torch") as tool:
         try:
             for leaves, inputs in calls:
-                _backward(compiled(*inputs), leaves)
+                held.append(compiled(*inputs))
+                _backward(held[-1], leaves)
         except Exception as error:
             note = with_type(error)
             raised = RAISED

@@ -178,13 +178,15 @@ def make(
     plan = plan_for(saved, judged, plan)
     data = "data in the script" if is_inline(saved, plan) else "data in a file"
     best: tuple[Script, Ended] | None = None
-    for calls in (1, 2, 4):
-        plan = replace(plan, calls=calls)
+    for calls, holds in ((1, False), (2, False), (4, False), *([(1, True)] if saved.graph else [])):
+        plan = replace(plan, calls=calls, holds=holds)
         script = write(saved, plan, path.with_suffix(".pth").name, _head(saved, plan, path, "", 0))
         _store(script, path)
         ended = run_fresh(path, timeout=timeout, imports=plan.imports)
         wrong = _is_wrong(ended, judged, saved)
-        say(f"{data}{f', {calls} calls' if calls > 1 else ''}: {'wrong' if wrong else _no_finding(ended)}")
+        say(
+            f"{data}{f', {calls} calls' if calls > 1 else ''}{', results held' if holds else ''}: {'wrong' if wrong else _no_finding(ended)}"
+        )
         if wrong or best is None:
             best = script, ended
         if wrong:

@@ -53,6 +53,8 @@ class Plan:
     """Shared libraries that it loads."""
     calls: int = 1
     """Runs on the device; a failure may be in the second run only."""
+    holds: bool = False
+    """The next call, with other inputs, must not change the results of a call of a graph."""
     expected: tuple[Expected, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     """Results that are not compared, and why."""
@@ -380,6 +382,7 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
     options = [
         f"calls={plan.calls}" if plan.calls != 1 else "",
         "raises=True" if plan.raises else "",
+        "holds=True" if plan.holds else "",
     ]
     arguments = ["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)]
     modules = [module for module in ("math", "operator") if f"{module}." in compiled]

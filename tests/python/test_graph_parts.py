@@ -1,7 +1,9 @@
 """Compiled graphs as files, their smallest parts that fail, and guesses how they were computed."""
 
+import importlib
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,25 @@ from op_tools.repro import Plan, make
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MODULE = "op_tools.sim_graph"
+KEEPING = """
+import torch
+
+@torch._dynamo.register_backend(name="keeping")
+def keeping(graph, _):
+    \"\"\"The results of a graph with a tanh have the same memory in each call.\"\"\"
+    if not any("tanh" in str(node.target) for node in graph.graph.nodes):
+        return graph
+    kept = []
+
+    def run(*args):
+        results = graph(*args)
+        kept.extend(result.clone() for result in results if not kept)
+        for memory, result in zip(kept, results):
+            memory.copy_(result)
+        return tuple(memory.view_as(memory) for memory in kept)
+
+    return run
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +214,25 @@ def test_a_size_that_was_compiled_in_is_shown_after_a_call_with_other_sizes():
         _, _, script = make(reduced.folder, Path("repro.py"), Plan("cpu", (MODULE,)), 120, lambda _: None, runs=1)
     assert [node.target for node in reduced.part.nodes] == ["_operator.truediv"]
     assert script.reproduces and "The first call, with other sizes" in Path("repro.py").read_text()
+
+
+def test_memory_of_an_earlier_result_that_a_call_writes_is_cut_and_shown(monkeypatch):
+    Path("keeping.py").write_text(KEEPING)
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    importlib.import_module("keeping")
+    torch._dynamo.reset()
+    step = torch.compile(lambda x, rows: x[rows].tanh().mul(2.0).sin(), backend="keeping")
+    held = []
+    with torch.no_grad(), op_tools.OpAutoCompare() as tool:
+        for number in range(2):
+            held.append(step(torch.full((4, 3), number + 1.0), torch.tensor([3, 0])))
+    (row,) = tool.result().failures
+    assert row.kind == "overwritten"
+    reduced = reduce_graph(row.saved, "op_autocompare_result", imports=["keeping"])
+    _, _, script = make(reduced.folder, Path("repro.py"), Plan("cpu", ("keeping",)), 120, lambda _: None, runs=1)
+    assert [node.target for node in reduced.part.nodes] == [".tanh"] and reduced.result.kinds == {"overwritten"}
+    assert script.reproduces and "writes its memory while the program holds it" in script.finding
 
 
 def test_a_compiler_that_ends_the_process_is_cut_as_well():
