@@ -201,7 +201,7 @@ def _first_of_each(culprits: Sequence[Culprit]) -> list[Culprit]:
 
 
 def _numbers_first(rank: str) -> tuple[int, str]:
-    return (int(rank), "") if rank.isdigit() else (1 << 30, rank)
+    return (int(rank), "") if rank.isdecimal() else (1 << 30, rank)
 
 
 def in_order(culprits: Sequence[Culprit]) -> list[Culprit]:

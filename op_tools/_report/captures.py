@@ -87,7 +87,7 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
             place.calls += 1
         if error:
             findings.add(Mark.NOTE, row, text=f"raised: {error}")
-        if meta is None and Path(place_of_call).name.isdigit():
+        if meta is None and Path(place_of_call).name.isdecimal():
             findings.add(Mark.NOT_JUDGED, row, text="not complete: the program ended while it wrote the call")
         table.add(
             (

@@ -34,7 +34,7 @@ def part_of_folder(folder: Path, origin: Origin | None = None) -> Part | None:
         return None
     if origin is None:  # compare_modules runs the model itself, and has no account
         rank = folder.parent.name
-        origin = origin_of(folder) if name == SHADOW_FILE else Origin(str(folder), rank if rank.isdigit() else "")
+        origin = origin_of(folder) if name == SHADOW_FILE else Origin(str(folder), rank if rank.isdecimal() else "")
     return _part_of_rows(name, json_rows(folder / name, origin), origin)
 
 

@@ -101,7 +101,7 @@ def _cards(titles: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> 
 
 def _coverage_of(part: Part) -> list[tuple[str, str]]:
     looked_at = "".join(f"<div>{escape(line.partition(': ')[2])}</div>" for line in part.origin.looked_at)
-    facts = ", ".join(f"{value} {name}" if value[:1].isdigit() else f"{name}: {value}" for name, value in part.facts)
+    facts = ", ".join(f"{value} {name}" if value[:1].isdecimal() else f"{name}: {value}" for name, value in part.facts)
     gaps = "".join(f"<li>{escape(reason)}</li>" for reason in part.origin.reasons)
     if not part.origin.account and not gaps:
         looked_at = '<div class="quiet">its files have no account of what was not looked at</div>'

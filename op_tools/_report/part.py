@@ -431,7 +431,7 @@ def dtype_of(row: Mapping[str, Any], name: str = "dtype") -> str:
 
 def origin_of(folder: Path) -> Origin:
     """Of a run's folder <result>/<rank>/<time>, with its account."""
-    origin = Origin(str(folder), folder.parent.name if folder.parent.name.isdigit() else "")
+    origin = Origin(str(folder), folder.parent.name if folder.parent.name.isdecimal() else "")
     file = folder / "coverage.json"
     if file.is_symlink() or not file.is_file():
         origin.gaps.append("there is no account of the run (coverage.json): its program was killed, or still runs")
@@ -454,7 +454,7 @@ def origin_of(folder: Path) -> Origin:
 def run_folder(part: Part) -> str:
     """The folder that the ranks of a run have in common: <run>/<rank>/<time>, or the folder of their files."""
     folder = Path(part.origin.folder)
-    if folder.parent.name.isdigit():
+    if folder.parent.name.isdecimal():
         return str(folder.parents[1])
     return str(folder.parent if folder.suffix else folder)
 

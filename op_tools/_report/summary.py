@@ -53,7 +53,7 @@ def parts_by_tool(parts: Sequence[Part], most: int) -> Iterator[tuple[str, Seque
     for part in parts:
         by_tool.setdefault(part.tool, []).append(part)
     for tool, of_tool in by_tool.items():
-        if len(of_tool) <= most + 1 or not all(part.origin.rank.isdigit() for part in of_tool):
+        if len(of_tool) <= most + 1 or not all(part.origin.rank.isdecimal() for part in of_tool):
             yield tool, of_tool, []
             continue
         worst_parts = sorted(of_tool, key=lambda part: (part.verdict is not Verdict.DIFFERS, int(part.origin.rank)))

@@ -197,7 +197,7 @@ def _frames(row: MemoryRow) -> list[dict[str, Any]]:
         place, _, function = line.partition(" ")
         file, _, number = place.rpartition(":")
         if file:
-            frames.append({"name": function, "filename": file, "line": int(number) if number.isdigit() else 0})
+            frames.append({"name": function, "filename": file, "line": int(number) if number.isdecimal() else 0})
     return frames
 
 

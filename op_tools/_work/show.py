@@ -74,7 +74,7 @@ def table(path: Path) -> str:
         op.calls += 1
         op.backward += passes
         # op_tools writes meta.json last; ditorch, whose folders end with a time, has none.
-        incomplete += text is None and Path(where).name.isdigit()
+        incomplete += text is None and Path(where).name.isdecimal()
         op.failed += bool(meta.get("error"))
         op.bytes += size
         op.signatures.add(_signature(meta))

@@ -62,7 +62,7 @@ def real_numbers(flat: torch.Tensor) -> list[str]:
         open_ = [i for i, value in zip(open_, fits, strict=True) if value != values[i]]
         if not open_:
             break
-    return [text if "." in text or "e" in text or not text.lstrip("-").isdigit() else text + "." for text in texts]
+    return [text if "." in text or "e" in text or not text.lstrip("-").isdecimal() else text + "." for text in texts]
 
 
 def _wrapped(items: list[str]) -> str:

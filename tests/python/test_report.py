@@ -699,6 +699,14 @@ def test_modules_are_a_flame_graph_by_rows_where_nothing_has_times(results):
     assert "Flame graph: time by module" in page_of([part_of(results[0], "OpTimeMeasure")], "flame")
 
 
+def test_a_folder_whose_name_is_a_digit_and_no_number_is_no_rank(results, tmp_path):
+    root = Path(results[1][op_tools.OpAutoCompare].root)
+    shutil.copytree(root, tmp_path / "²" / root.name)
+    parts = read_parts([tmp_path])
+    assert [part.origin.rank for part in parts] == [""]
+    assert page_of(parts, "rank") and text_of_parts(parts)
+
+
 def test_tables_of_many_ranks_are_a_table_with_their_rank(results, tmp_path):
     root = Path(results[1][op_tools.OpAutoCompare].root)
     for rank in range(20):
