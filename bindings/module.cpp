@@ -319,6 +319,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_in_optimizer", &set_in_optimizer);
   module.def("reports_memory", [](const std::string& device) { return reports_memory(c10::Device(device)); });
   module.def("set_rank", &set_rank);
+  module.def("launched_ranks", &launched_ranks);
   module.def("reload_log_level", &log::reload_level);
   module.def("log_progress", &log::progress);
   module.def("log_warn", [](const py::str& text) { log::warn(shown_text(text)); });

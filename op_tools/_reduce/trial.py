@@ -22,7 +22,7 @@ from .._conformance.workers import Failure
 from .._tools.autocompare import OpAutoCompare
 from .._torch.backends import import_backends
 from .._torch.saved_graphs import GraphNode, SavedGraph, program_state, read_graph
-from .values import Value, other_numbers
+from .values import Value, with_other_numbers
 
 RAISED = "raised"
 _FUNCTION = "graph"
@@ -81,7 +81,7 @@ def run_trial(trial: Trial) -> TrialResult:
     compiled: Callable[..., Any] = torch.compile(
         names[_FUNCTION], backend=part.backend, dynamic=part.dynamic, **part.options
     )
-    later = other_numbers(trial.values) if trial.holds else ()
+    later = with_other_numbers(trial.values) if trial.holds else ()
     calls = [
         _leaves_and_inputs(values, is_written=trial.is_written)
         for values in (trial.first, trial.values, later)

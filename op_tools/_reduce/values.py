@@ -50,7 +50,7 @@ class GraphValues:
         return any(name in part.inputs for node in part.nodes for name in self.written.get(node.name, ()))
 
 
-def other_numbers(values: Sequence[Value]) -> tuple[Value, ...]:
+def with_other_numbers(values: Sequence[Value]) -> tuple[Value, ...]:
     """Values of the same forms, so that a compiled call takes them as they are: indices stay indices."""
 
     def of(leaf: Any) -> Any:

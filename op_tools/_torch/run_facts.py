@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._base.core import running_tools
+from .._base.core import launched_ranks, running_tools
 from .module_names import without_compiled, without_wrapper
 
 _Named = tuple[str, str, torch.Tensor]  # name, origin, tensor
@@ -130,7 +130,7 @@ def program_facts() -> dict[str, Any]:
         facts["git"] = ""
     distributed = torch.distributed
     in_group = distributed.is_available() and distributed.is_initialized()
-    facts["world_size"] = distributed.get_world_size() if in_group else int(os.environ.get("WORLD_SIZE") or 1)
+    facts["world_size"] = distributed.get_world_size() if in_group else launched_ranks()
     facts["devices"] = _devices()
     facts["tf32"] = {
         "matmul": torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else False,

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from .._base.core import Error
+from .._base.core import Error, launched_ranks
 from .._base.verdict import status_of
 from .._commands.command_line import UsageError, visible
 from .._diagnose.answer import Answer
@@ -27,7 +27,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     if not command:
         raise UsageError("which program? op-tools diagnose [options] -- train.py ...")
-    if os.environ.get("RANK"):
+    if launched_ranks() > 1 or os.environ.get("RANK"):
         raise UsageError(
             "this is a rank of a launcher: give the launcher to it, op-tools diagnose -- torchrun ... train.py"
         )

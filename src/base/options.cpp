@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "base/op_filter.h"
 #include "base/read_options.h"
@@ -13,6 +14,21 @@ const Choices kLevels = {"aten", "torch"};
 const Choices kCompiledGraphs = {"as-is", "check", "nodes", "eager"};
 
 std::atomic<int64_t> known_rank = -1;  // -1: set_rank() was not called
+
+// The variables by which launchers tell a process its rank and the number of ranks. The first whose rank is set
+// decides: mpirun inside a batch script of Slurm finds SLURM_PROCID=0 there.
+struct LauncherVariables {
+  const char *rank, *ranks;
+};
+constexpr LauncherVariables kLaunchers[] = {{"RANK", "WORLD_SIZE"},
+                                            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                            {"PMI_RANK", "PMI_SIZE"},
+                                            {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+
+std::optional<int64_t> number_of_variable(const char* name) {
+  const auto value = environment(name);
+  return value ? std::optional(number_from(name, *value, 0, kMaxNumber)) : std::nullopt;
+}
 
 }  // namespace
 
@@ -117,8 +133,12 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_SHARE_TIMEOUT",
        "of work that processes of a launch share: seconds without a sign of life after which one is missing (300)"},
       {"OP_TOOLS_COMPAT", "ditorch: print and spell as ditorch's op_tools"},
-      {"RANK", "of a distributed launch: the folder of the results"},
-      {"WORLD_SIZE", "of a distributed launch: from 16 on, OpCapture writes containers"},
+      {"RANK",
+       "of a distributed launch: the folder of the results; else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID, "
+       "which mpirun and srun set"},
+      {"WORLD_SIZE",
+       "of a distributed launch: from 16 on, OpCapture writes containers; beside the others OMPI_COMM_WORLD_SIZE, "
+       "PMI_SIZE or SLURM_STEP_NUM_TASKS"},
       {"OP_TOOLS_SIM_FAULTS", "faults of the simulated device"},
       {"OP_TOOLS_SIM_LATENCY", "how long operators of the simulated device take"},
       {"OP_TOOLS_SIM_ROUNDING", "1: the simulated device rounds otherwise than the CPU"},
@@ -135,8 +155,17 @@ std::vector<Variable> process_variables() {
 int64_t distributed_rank() {
   const int64_t rank = known_rank.load(std::memory_order_relaxed);
   if (rank >= 0) return rank;
-  const auto value = environment("RANK");
-  return value ? number_from("RANK", *value, 0, kMaxNumber) : 0;
+  for (const LauncherVariables& launcher : kLaunchers) {
+    if (const auto value = number_of_variable(launcher.rank)) return *value;
+  }
+  return 0;
+}
+
+int64_t launched_ranks() {
+  for (const LauncherVariables& launcher : kLaunchers) {
+    if (environment(launcher.rank)) return std::max<int64_t>(1, number_of_variable(launcher.ranks).value_or(1));
+  }
+  return std::max<int64_t>(1, number_of_variable(kLaunchers[0].ranks).value_or(1));
 }
 
 void set_rank(int64_t rank) {

@@ -92,10 +92,12 @@ requires(!std::same_as<Options, ToolOptions>) Resolved<Options> resolve(const Op
 // Variables that belong to no tool.
 OP_TOOLS_API std::vector<Variable> process_variables();
 
-// RANK of a distributed launch, 0 without a launcher. set_rank() is for launchers that know it otherwise
-// (the default process group); it wins over the environment.
+// The rank that the launcher gave this process (torchrun, mpirun, srun), 0 without a launcher. set_rank() is for who
+// knows it otherwise (the default process group); it wins over the environment.
 OP_TOOLS_API int64_t distributed_rank();
 OP_TOOLS_API void set_rank(int64_t rank);
+// How many ranks the launcher started, 1 without a launcher.
+OP_TOOLS_API int64_t launched_ranks();
 
 // OP_TOOLS_COMPAT=ditorch: print messages in the form that ditorch uses.
 OP_TOOLS_API bool compat_ditorch();

@@ -150,9 +150,7 @@ DiskBudget budget_of(const ResolvedCaptureOptions& options) {
 CaptureFormat format_of(const ResolvedCaptureOptions& options) {
   constexpr int64_t kManyRanks = 16;
   if (options.format.is_set()) return options.format;
-  const auto ranks = environment("WORLD_SIZE");
-  const bool is_many = ranks && number_from("WORLD_SIZE", *ranks, 0, kMaxNumber) >= kManyRanks;
-  return is_many ? CaptureFormat::kContainer : CaptureFormat::kFolders;
+  return launched_ranks() >= kManyRanks ? CaptureFormat::kContainer : CaptureFormat::kFolders;
 }
 
 }  // namespace

@@ -299,6 +299,14 @@ TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
     CHECK_THAT(error_of([] { op_tools::distributed_rank(); }),
                Equals("RANK: '" + std::string(value) + "' is not allowed; give an integer of at least 0"));
   }
+  rank.set(nullptr);
+  // Of launchers that do not set RANK. mpirun inside a batch script of Slurm finds that script's variables.
+  const ScopedVariable of_script("SLURM_PROCID", "0"), step("SLURM_STEP_NUM_TASKS", "64");
+  CHECK(op_tools::distributed_rank() == 0);
+  CHECK(op_tools::launched_ranks() == 64);
+  const ScopedVariable of_mpirun("OMPI_COMM_WORLD_RANK", "5"), size("OMPI_COMM_WORLD_SIZE", "8");
+  CHECK(op_tools::distributed_rank() == 5);
+  CHECK(op_tools::launched_ranks() == 8);
   CHECK_THAT(error_of([] { op_tools::set_rank(-4); }),
              Equals("set_rank(): '-4' is not allowed; give an integer of at least 0"));
   op_tools::set_rank(0);

@@ -36,8 +36,12 @@ def spoil(captures, op="torch.mul"):
     return first.parent
 
 
+def in_order(report):
+    return [(call["path"], call["status"]) for call in report["calls"]]
+
+
 def outcome(report):
-    return {(call["path"], call["status"]) for call in report["calls"]}
+    return set(in_order(report))
 
 
 def test_parts_are_the_whole(captures, replay, tmp_path):
@@ -56,7 +60,7 @@ def test_parts_are_the_whole(captures, replay, tmp_path):
         files[-1].write_text(json.dumps(part.json))
     merged = replay("--merge", *reversed(files))
     assert merged.status == 1
-    assert outcome(merged.json) == outcome(whole.json)
+    assert in_order(merged.json) == in_order(whole.json)
     ours, theirs = ({k: v for k, v in one.summary.items() if k != "seconds"} for one in (merged, whole))
     assert ours == theirs
     assert {(time["name"], time["calls"]) for time in merged.json["times"]} == {
@@ -107,6 +111,11 @@ def test_parts_that_do_not_fit_are_said(captures, replay, tmp_path):
         assert (done.status, message in done.err) == (64, True), done.err
     (tmp_path / "torn.json").write_text('{"summary"')
     assert "is no report that --json wrote" in replay("--merge", tmp_path / "torn.json").err
+    report = json.loads(first.read_text())
+    for shard in ([0, 0, 7], [2, 2, 7], [-1, 2, 7]):
+        report["summary"]["shard"] = shard
+        (tmp_path / "odd.json").write_text(json.dumps(report))
+        assert "is no report that --json wrote" in replay("--merge", tmp_path / "odd.json").err
     assert replay("--merge", two, first).status == 0
 
 

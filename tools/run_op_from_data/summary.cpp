@@ -367,7 +367,11 @@ int merge_reports(const ReplayOptions& options) {
   merged.compare = options.compare;
   merged.allow_unseen = options.allow_unseen;
   std::vector<Part> parts;
-  json calls = json::array();
+  struct MergedCall {
+    CallDigest digest;
+    json report;  // with --json
+  };
+  std::map<int64_t, MergedCall> calls;  // by their place among those of all parts: a part has every count-th
   for (const std::string& name : options.paths) {
     std::ifstream file(name);
     if (!file) throw Error(name + ": " + std::strerror(errno));
@@ -380,6 +384,10 @@ int merge_reports(const ReplayOptions& options) {
         part.index = shard->at(0);
         part.count = shard->at(1);
         part.of_all = shard->at(2);
+        if (part.index < 0 || part.index >= part.count) {
+          throw Error(name + ": is no report that --json wrote (part " + std::to_string(part.index) + " of " +
+                      std::to_string(part.count) + ")");
+        }
       }
       take_settings(numbers, part, parts.empty(), &merged);
       parts.push_back(part);
@@ -387,18 +395,24 @@ int merge_reports(const ReplayOptions& options) {
       // The parts ran side by side.
       merged.seconds = std::max(merged.seconds, numbers.at("seconds").get<double>());
       for (const json& problem : report.at("problems")) merged.problems.push_back(problem);
+      int64_t place = part.index;
       for (json& call : report.at("calls")) {
-        merged.calls.push_back(digest_of(call));
-        if (!options.json.empty()) calls.push_back(std::move(call));
+        calls.emplace(place, MergedCall{digest_of(call), options.json.empty() ? json() : std::move(call)});
+        place += part.count;
       }
     } catch (const json::exception& error) {
       throw Error(name + ": is no report that --json wrote (" + error.what() + ")");
     }
   }
   check_parts(parts);
+  json reports = json::array();
+  for (auto& [place, call] : calls) {
+    merged.calls.push_back(std::move(call.digest));
+    if (!options.json.empty()) reports.push_back(std::move(call.report));
+  }
   note_filter(&merged);
   print_summary(merged);
-  if (!options.json.empty()) write_json(options.json, json_of(merged), std::move(calls));
+  if (!options.json.empty()) write_json(options.json, json_of(merged), std::move(reports));
   return merged.exit_status();
 }
 
