@@ -454,6 +454,34 @@ def test_faults_of_inductor_are_found(fault):
         assert kind in {row.kind for row in tool.result().rows if row.verdict == "differs"}
 
 
+def residual_then_maximum(x, first, second):
+    """Under autocast inductor's gradients of both weights are zero."""
+    s = x.exp()
+    return nn.functional.max_pool2d(s + nn.functional.conv2d(nn.functional.conv2d(s, first), second), 3, 1, 1)
+
+
+def test_gradients_that_inductor_loses_are_found():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    leaves = [torch.randn(*size, requires_grad=True) for size in ((2, 8, 4, 4), (8, 8, 1, 1), (8, 8, 1, 1))]
+
+    def gradients(function):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            results = function(*leaves)
+        return torch.autograd.grad(results.float().square().sum(), leaves)
+
+    step = torch.compile(residual_then_maximum)
+    lost = [
+        not of_step.any() and bool(of_torch.any())
+        for of_step, of_torch in zip(gradients(step), gradients(residual_then_maximum), strict=True)
+    ]
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        gradients(step)
+    named = {row.index for row in tool.result().rows if row.verdict == "differs" and row.part == "gradient"}
+    assert {number for number, is_lost in enumerate(lost) if is_lost} <= named and bool(named) == any(lost)
+
+
 OF_OPENVINO = {
     "lost change of an input": (with_input_changed, lambda: torch.zeros(4, 4), "values"),
     "view that is a copy": (with_view, lambda: torch.ones(4, 4), "alias"),
