@@ -130,6 +130,12 @@ def _threads_of_autograd():
         result.backward()
 
 
+def pytest_collectstart(collector):
+    """The random numbers that a module draws when it is imported are the same in each process."""
+    if isinstance(collector, pytest.Module):
+        torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _own_world(monkeypatch, tmp_path, request):
     """Every test has a folder of its own, an environment without our variables, and leaves torch's state as it was."""
