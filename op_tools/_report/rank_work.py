@@ -18,7 +18,7 @@ SEPARATOR = "\0"
 
 
 class Mode(str, enum.Enum):
-    """What the times of a rank measure."""
+    """The meaning of a rank's times."""
 
     MEASURED = "measured"
     """The device's work, or the host's where it does the work itself."""

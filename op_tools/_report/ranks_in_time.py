@@ -127,7 +127,7 @@ class _Row:
 
 
 class _Peers:
-    """Ranks whose times say what is usual."""
+    """Ranks that are compared, and their usual times."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self.count = len(works)

@@ -12,7 +12,7 @@ import platform
 
 import torch
 
-from ._run_body import flat, run
+from ._run_body import run
 
 # --- From here on: pasted.
 
@@ -68,22 +68,7 @@ def finding(got, wanted, before):
     )
 
 
-def other_numbers(memory):
-    """Numbers of the same kind, so that a compiled call takes them as they are: indices stay indices."""
-    return memory.roll(1) * 1.25 if memory.is_floating_point() and memory.itemsize > 1 else memory.roll(1)
-
-
-def overwritten(inputs, call, device):
-    """Which results of a call does the next call change? It has other inputs, and nobody else writes the results."""
-    tensors, _ = inputs(lambda memory, here=device: memory.to(here, copy=True))
-    held = [leaf for leaf in flat(call(tensors, device)) if isinstance(leaf, torch.Tensor)]
-    before = [leaf.detach().clone() for leaf in held]
-    tensors, _ = inputs(lambda memory, here=device: other_numbers(memory).to(here, copy=True))
-    call(tensors, device)
-    return [i for i, (leaf, old) in enumerate(zip(held, before, strict=True)) if not same_bits(leaf.detach(), old)]
-
-
-def main(inputs, call, device, expected, calls=1, raises=False, holds=False):
+def main(inputs, call, device, expected, calls=1, raises=False, overwritten=None):
     """Prints the faults. Returns 1 if there are any, 2 if nothing could be compared, else 0."""
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}, device {device}")
     before, _ = inputs(lambda memory, here="cpu": memory.clone())
@@ -107,7 +92,7 @@ def main(inputs, call, device, expected, calls=1, raises=False, holds=False):
             wrong |= bool(text)
             if text:
                 print(f"WRONG: {name}{f' of call {number + 1}' if calls > 1 else ''}: {text}")
-    for number in overwritten(inputs, call, device) if holds else ():
+    for number in overwritten(inputs, call, device) if overwritten else ():
         wrong = 1
         print(f"WRONG: output {number}: the next call, with other inputs, writes its memory while the program holds it")
     if not wrong and not judged:

@@ -382,11 +382,12 @@ def write(saved: Saved, plan: Plan, side_name: str, head: str) -> Script:
     options = [
         f"calls={plan.calls}" if plan.calls != 1 else "",
         "raises=True" if plan.raises else "",
-        "holds=True" if plan.holds else "",
+        "overwritten=overwritten" if plan.holds else "",
     ]
     arguments = ["inputs", "call", "DEVICE", "EXPECTED", *filter(None, options)]
     modules = [module for module in ("math", "operator") if f"{module}." in compiled]
-    return script_of(writer, head, parts, ("_run_body.py", "_body.py"), arguments, modules)
+    pasted = ("_run_body.py", "_body.py", *(["_held_body.py"] if plan.holds else []))
+    return script_of(writer, head, parts, pasted, arguments, modules)
 
 
 def script_of(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <optional>
 
 #include "base/op_filter.h"
@@ -24,6 +25,12 @@ constexpr LauncherVariables kLaunchers[] = {{"RANK", "WORLD_SIZE"},
                                             {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                             {"PMI_RANK", "PMI_SIZE"},
                                             {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+
+const LauncherVariables& launcher() {
+  const auto* const known = std::find_if(std::begin(kLaunchers), std::end(kLaunchers),
+                                         [](const auto& variables) { return environment(variables.rank); });
+  return known == std::end(kLaunchers) ? kLaunchers[0] : *known;
+}
 
 std::optional<int64_t> number_of_variable(const char* name) {
   const auto value = environment(name);
@@ -155,17 +162,11 @@ std::vector<Variable> process_variables() {
 int64_t distributed_rank() {
   const int64_t rank = known_rank.load(std::memory_order_relaxed);
   if (rank >= 0) return rank;
-  for (const LauncherVariables& launcher : kLaunchers) {
-    if (const auto value = number_of_variable(launcher.rank)) return *value;
-  }
-  return 0;
+  return number_of_variable(launcher().rank).value_or(0);
 }
 
 int64_t launched_ranks() {
-  for (const LauncherVariables& launcher : kLaunchers) {
-    if (environment(launcher.rank)) return std::max<int64_t>(1, number_of_variable(launcher.ranks).value_or(1));
-  }
-  return std::max<int64_t>(1, number_of_variable(kLaunchers[0].ranks).value_or(1));
+  return std::max<int64_t>(1, number_of_variable(launcher().ranks).value_or(1));
 }
 
 void set_rank(int64_t rank) {

@@ -1,6 +1,6 @@
 """Commands and tools in the steps of a real Slurm: the ranks' results are theirs, and work that tasks share has the answer of a single process.
 
-    slurm.py [--ranks 4] [--calls 2e5] [--keep FOLDER]
+    slurm.py [--ranks 4] [--calls 2e5]
 
 Starts munged, slurmctld and slurmd with a cluster of this machine alone (apt-get install slurm-wlm; root), on ports of its own, and ends
 them. Tools: `srun op-tools run`. Shared work: `compare` of two runs of 16 ranks and of the ranks of a run, `run_op_from_data`, `conformance
@@ -234,7 +234,6 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--ranks", type=int, default=4, metavar="N", help="tasks of a step")
     options.add_argument("--calls", type=float, default=2e5, metavar="N", help="of the runs that are compared")
-    options.add_argument("--keep", type=Path, metavar="FOLDER", help="leave all files there")
     chosen = options.parse_args()
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
@@ -246,7 +245,7 @@ def main() -> int:
     quiet()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the daemons end, too
     tasks = chosen.ranks
-    with tempfile.TemporaryDirectory(dir=chosen.keep) as temporary, cluster(Path(temporary), max(2, tasks)):
+    with tempfile.TemporaryDirectory() as temporary, cluster(Path(temporary), max(2, tasks)):
         folder = Path(temporary) / "runs"
         folder.mkdir()
         trial = Trial(folder)

@@ -61,9 +61,8 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = torch.nn.Linear(4, 4)
-        with (
-            torch.no_grad()
-        ):  # sums of fourths are exact in any order: the CPU's own products have other bits in other batches
+        # Sums of fourths are exact in any order: the CPU's own products have other bits in other batches.
+        with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_((torch.arange(float(parameter.numel())) % 5 - 2).view(parameter.shape) / 4)
 
