@@ -1,6 +1,6 @@
 """The CPU time of training steps under each tool, at both levels, taken and left out by its filter: of the op_tools that is imported.
 
-_against.py runs this file with the op_tools of two commits, so it uses public names only, which old commits have as well. Prints a
+_against.py runs this file with the op_tools of two commits, so it uses public names only, and leaves out tools that the older one lacks. Prints a
 JSON object: a row's name and its nanoseconds, the least of some repeats in this thread.
 """
 
@@ -57,7 +57,7 @@ def variants() -> dict[str, Make]:
     scopes: dict[str, Make] = {"without": lambda _folder: contextlib.nullcontext()}
     for level in LEVELS:
         scopes[f"Hook {level}"] = lambda _folder, level=level: op_tools.HookScope(op_tools.Hook(), level=level)
-        for name in TOOLS:
+        for name in (tool for tool in TOOLS if hasattr(op_tools, tool)):
             scopes[f"{name} {level}"] = of_tool(name, level)
         scopes[f"left out {level}"] = of_tool("OpCapture", level, ops="no_such_operator")
     return scopes

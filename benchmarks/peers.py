@@ -2,10 +2,11 @@
 
     ./dev bench peers [--quick]
 
-Left on, with its own start before the measurement. Modes that only call on are the floor of every tool of Python at that level.
+Left on, with its own start before the measurement. Modes that only call on are the floor of every tool of Python at that level; a hook that
+does nothing is that of ours, most of it torch's own (its function mode, its boxing). Where the floor is above a limit, it stands beside the verdict.
 Tools that change torch for the rest of the process (msprobe) or watch a whole process (memray) run in processes of their own,
 in turn with a process without; they are measured where they are installed (mindstudio-probe, memray). ditorch's package is called op_tools,
-too: OP_TOOLS_DITORCH names the folder that has it.
+too: OP_TOOLS_DITORCH names the folder that has it; it needs prettytable.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,9 +34,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 MODELS = {"LeNet": lenet, "transformer, hidden 64": transformer}
+LEVELS = "torch", "aten"
 STEPS, WARM_UP = 5, 3
 PLAIN = "without"
 DITORCH = "OP_TOOLS_DITORCH"
+SECONDS = "seconds of a step:"
 Make = Callable[[str], contextlib.AbstractContextManager[object]]
 """Takes a folder to write to."""
 
@@ -89,10 +94,17 @@ def tracked(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hooked_by_ditorch(tool: str) -> Iterator[None]:
+    """Its hooks leave out calls on the CPU, and wait for a CUDA stream: both are answered as a device would. Its tables are not printed."""
     sys.path.insert(0, os.environ[DITORCH])
+    import op_tools.base_hook
+
     import op_tools
 
-    with getattr(op_tools, tool)():
+    device = torch.device("cpu")
+    op_tools.base_hook.is_cpu_op = lambda *_, **__: (False, device)
+    if not torch.cuda.is_available():
+        torch.cuda.current_stream = lambda *_: SimpleNamespace(synchronize=lambda: None)
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), getattr(op_tools, tool)():
         yield
 
 
@@ -143,35 +155,47 @@ def run_under(make: Make, step: Callable[[], torch.Tensor]) -> Spent:
 
 
 def of_ours(name: str, level: str, options: dict[str, object]) -> Make:
-    import op_tools
+    import op_tools  # not at the top: ditorch's is called so, too
 
     return lambda folder: getattr(op_tools, name)(level=level, output_dir=folder, **options)
 
 
+def floor_at(level: str) -> tuple[str, Make]:
+    import op_tools
+
+    return f"a hook that does nothing, {level}", lambda _: op_tools.HookScope(op_tools.Hook(), level=level)
+
+
 def model_rows(table: Table, model: str, rounds: int) -> None:
     """Those that share a process."""
-    limits: dict[str, float] = {}
-    variants: dict[str, Make] = {PLAIN: lambda _: contextlib.nullcontext(), **PEERS}
+    limits: dict[str, tuple[float, str]] = {}  # and the variant that is the floor
+    floors = {level: floor_at(level) for level in LEVELS}
+    variants: dict[str, Make] = {PLAIN: lambda _: contextlib.nullcontext(), **PEERS, **dict(floors.values())}
     for name, (options, most) in OURS.items():
-        for number, level in enumerate(("torch", "aten")):
+        for number, level in enumerate(LEVELS):
             variants[f"{name}, {level}"] = of_ours(name, level, options)
             if most:
-                limits[f"{name}, {level}"] = most[number]
+                limits[f"{name}, {level}"] = most[number], floors[level][0]
     step = MODELS[model]()
     turns = Turns({name: partial(run_under, make, step) for name, make in variants.items()}, rounds)
     for name in list(variants)[1:]:
-        ratio, limit = turns.ratio(name, PLAIN), limits.get(name)
-        mark = verdict(ratio, most=limit) if limit else ""
-        table.row(
-            f"{model}: {name}", PLAIN, f"<= {limit}x" if limit else "", f"{ratio:.2f}x", mark, ms(turns.median(name))
-        )
+        ratio = turns.ratio(name, PLAIN)
+        aim = mark = ""
+        if name in limits:
+            limit, floor_name = limits[name]
+            floor = turns.ratio(floor_name, PLAIN)
+            aim = f"<= {limit}x"
+            mark = verdict(ratio, most=limit) + (f" (the floor: {floor:.2f}x)" if floor > limit else "")
+        table.row(f"{model}: {name}", PLAIN, aim, f"{ratio:.2f}x", mark, ms(turns.median(name)))
 
 
 def seconds_alone(name: str, model: str) -> float:
     """Of a step in a process of its own."""
     command = [sys.executable, __file__, "--alone", name, "--model", model]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:  # ditorch writes into the working folder
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    (seconds,) = re.findall(rf"^{SECONDS} (.+)$", done.stdout, re.MULTILINE)
+    return float(seconds)
 
 
 def rows_alone(table: Table, model: str, rounds: int) -> None:
@@ -195,7 +219,7 @@ def main() -> None:
     keep_freed_memory()
     if options.alone:
         make = ALONE[options.alone][1] if options.alone != PLAIN else lambda _: contextlib.nullcontext()
-        print(run_under(make, MODELS[options.model]()).cpu)
+        print(SECONDS, run_under(make, MODELS[options.model]()).cpu, flush=True)
         return
     report = Report(Path(__file__).stem)
     table = report.table("Training steps under tools of others and of ours", *PROMISE)

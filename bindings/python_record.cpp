@@ -120,6 +120,7 @@ void bind_record(py::module_& module) {
                                return std::count_if(recording.values.begin(), recording.values.end(),
                                                     [](const RecordedValue& value) { return value.known; });
                              })
+      .def_property_readonly("has_blocks", [](const Recording& recording) { return !recording.blocks.empty(); })
       .def_property_readonly("devices", &values_by_device)
       .def_property_readonly("calls_by_place", &calls_by_place)
       .def_property_readonly("failed_calls", &failed_calls)

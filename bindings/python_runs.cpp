@@ -90,8 +90,9 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective", "not_from_inputs"), the next collective or None. And by run how many of its
-  // calls the first run does not make, or the other way round.
+  // ("results", "parameter", "collective", "not_from_inputs"), the next collective or None. By run how many of its
+  // calls the first run does not make, or the other way round. How many calls were compared, and the others by the
+  // reason.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());
@@ -107,13 +108,28 @@ void bind_runs(py::module_& module) {
       odd.append(py::make_tuple(odd_call.run, odd_call.call, odd_call.majority, odd_call.majority_call,
                                 odd_call.like_it, odd_call.others, odd_finding_name(odd_call.finding), collective));
     }
-    return py::make_tuple(odd, calls.apart);
+    py::dict votes;
+    for (size_t vote = 0; vote < kCallVoteNames.size(); ++vote) {
+      votes[kCallVoteNames[vote]] = calls.calls[vote];
+    }
+    return py::make_tuple(odd, calls.apart, votes);
   });
   // The calls of the steps from the first to before the end, as a recording.
   module.def("steps_of", [](const Recording& run, int64_t first, int64_t end) {
     const py::gil_scoped_release no_gil;
     return std::make_shared<Recording>(steps_of(run, first, end));
   });
+  // Parts of a recording in a file: the calls before the first end, those from there to before the second, ...
+  py::class_<RecordingParts>(module, "RecordingParts")
+      .def(py::init([](const Recording& run, const std::vector<int64_t>& ends) {
+             const py::gil_scoped_release no_gil;
+             return std::make_unique<RecordingParts>(run, ends);
+           }),
+           py::arg("run"), py::arg("ends"))
+      .def("read", [](const RecordingParts& parts, size_t part) {
+        const py::gil_scoped_release no_gil;
+        return std::make_shared<Recording>(parts.read(part));
+      });
   module.def("calls_by_step", &calls_by_step);
   module.def("first_collective", &first_collective);
   module.def("unwritten_values", [](const Recording& run) { return unwritten_values(run); });

@@ -11,6 +11,7 @@ import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -131,6 +132,10 @@ def _serve(
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process().name = f"worker-{number}"
+    if tqdm := sys.modules.get(
+        "tqdm"
+    ):  # torch imports it; its own lock is a semaphore, which a killed worker would leave
+        tqdm.tqdm.set_lock(threading.RLock())
     try:
         if environment.get(_AUTOLOAD, "1") == "1":
             torch._import_device_backends()  # type: ignore[no-untyped-call]

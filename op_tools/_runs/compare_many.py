@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .._base.account import accounts_of, lines_of, reasons_of
-from .._base.core import Recording, calls_by_step, find_odd_calls, first_collective, steps_of
+from .._base.core import Recording, RecordingParts, calls_by_step, find_odd_calls, first_collective, steps_of
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls
@@ -24,6 +25,13 @@ _FINDINGS = {
     "parameter": "a parameter is another tensor",
     "collective": "other results than on other ranks, which must have the same",
     "not_from_inputs": "its result does not follow from the inputs of the ranks",
+}
+_COMPARED = "compared"
+_NOT_COMPARED = {
+    "own_inputs": "read values that no other run has",
+    "drawn": "give random numbers or data",
+    "no_values": "have no known values",
+    "no_partner": "are made by a single run",
 }
 
 
@@ -65,6 +73,9 @@ class ManyRuns(Result):
     """Which calls the runs saw and did not see, by the paths of their recordings, where these say so."""
     missing: list[str] = field(default_factory=list)
     """Steps that a process did not compare which shared the work."""
+    calls: dict[str, int] = field(default_factory=dict)
+    """Of all runs, those with results: how many were `compared`, and how many of the others had `own_inputs` (bits that no other run
+    gave the call), were `drawn` (random numbers and data of ranks), have `no_values` or `no_partner`."""
 
     @property
     def unseen(self) -> list[str]:
@@ -79,7 +90,21 @@ class ManyRuns(Result):
             )
         if self.incomplete:
             reasons.append(f"{self.incomplete} of {len(self.runs)} recordings are incomplete")
+        if not self._most_compared():
+            reasons.append(f"most calls cannot be compared: {self._not_compared()}")
         return reasons + self.missing + reasons_of(self.accounts)
+
+    def _compared(self) -> int:
+        return self.calls.get(_COMPARED, 0)
+
+    def _most_compared(self) -> bool:
+        return 2 * self._compared() >= sum(self.calls.values())
+
+    def _not_compared(self) -> str:
+        counts = [
+            f"{count:,} {_NOT_COMPARED[vote]}" for vote, count in self.calls.items() if count and vote != _COMPARED
+        ]
+        return f"{', '.join(counts)}, of {sum(self.calls.values()):,}"
 
     @property
     def verdict(self) -> Verdict:
@@ -95,9 +120,11 @@ class ManyRuns(Result):
         """For people."""
         if self.verdict is Verdict.NOT_JUDGED:
             accounts = [line for one in self.accounts.values() for line in lines_of(one)]
-            return "\n".join([*accounts, *(f"NOT JUDGED: {reason}" for reason in self.unseen)])
+            hint = [] if self._most_compared() else ["op-tools run --autocompare judges each call by itself"]
+            return "\n".join([*accounts, *(f"NOT JUDGED: {reason}" for reason in self.unseen), *hint])
         if not self.rows:
-            return f"{len(self.runs)} runs: each call has the same bits in all that gave it the same bits"
+            rest = f"; not compared: {self._not_compared()}" if sum(self.calls.values()) > self._compared() else ""
+            return f"{len(self.runs)} runs: {self._compared():,} calls have the bits of the others that have their inputs{rest}"
         columns: list[Shown[OddRow]] = [
             Shown("rank", lambda row: str(row.rank), is_number=True),
             worded("step", "step"),
@@ -122,6 +149,7 @@ class ManyRuns(Result):
             "unseen": self.unseen,
             "runs": len(self.runs),
             "odd": len(self.rows),
+            "calls": self.calls,
         }
         return "".join(json.dumps(record) + "\n" for record in [*records, summary])
 
@@ -176,24 +204,53 @@ class _Odd:
     rows: dict[int, OddRow]
     """By number of the run."""
     apart: list[int]
+    calls: dict[str, int]
+    """As ManyRuns has them."""
+
+
+class _Reader:
+    """Reads a run's recording, some steps at a time: of a file, after a first reading, only the blocks that have them."""
+
+    def __init__(self, rank: int, read: Callable[[], Recording], parts: list[_Steps]) -> None:
+        core = read()
+        self.rank = rank
+        self.run = _Run(core.path, core.complete, core.header, core.calls, core.values, core.known_values, core.devices)
+        self._read, self._parts = read, parts
+        self._whole = core if len(parts) == 1 else None
+        has_parts = core.has_blocks and self._whole is None
+        self._in_file = RecordingParts(core, [part.end for part in parts[:-1]]) if has_parts else None
+
+    def part(self, number: int) -> Recording:
+        if self._whole is not None:
+            return self._whole
+        if self._in_file is not None:
+            return self._in_file.read(number)
+        return steps_of(self._read(), self._parts[number].first, self._parts[number].end)
+
+    def collective_behind(self, number: int) -> str:
+        """The first operator behind a part that other processes take part in."""
+        return first_collective(self._read(), self._parts[number].end)
 
 
 def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRuns | None:
     """As compare_many(), with the steps shared out among processes: the result of all on the first, elsewhere None."""
-    readers = [(rank, read) for run in runs for rank, read in find_run(run).items()]
-    parts = _all_steps(readers[0][1](), len(readers))
-    mine = {number: _odd_in(parts[number], readers) for number in range(group.number, len(parts), group.count)}
-    gathered = group.gathered({number: odd for number, (odd, _) in mine.items()})
+    recordings = [(rank, read) for run in runs for rank, read in find_run(run).items()]
+    parts = _all_steps(recordings[0][1](), len(recordings))
+    mine = range(group.number, len(parts), group.count)
+    readers = [_Reader(rank, read, parts) for rank, read in recordings] if mine else []
+    gathered = group.gathered({number: _odd_in(number, readers) for number in mine})
     if gathered is None:
         return None
-    known = mine[0][1]
+    known = [reader.run for reader in readers]
     by_part = {number: odd for of_process in gathered if of_process for number, odd in of_process.items()}
     odd_rows: dict[int, OddRow] = {}
     apart = [False] * len(readers)
-    for number in sorted(by_part):
-        for run, row in by_part[number].rows.items():
+    calls: Counter[str] = Counter()
+    for _, odd in sorted(by_part.items()):
+        for run, row in odd.rows.items():
             odd_rows.setdefault(run, row)
-        apart = [before or bool(count) for before, count in zip(apart, by_part[number].apart, strict=True)]
+        apart = [before or bool(count) for before, count in zip(apart, odd.apart, strict=True)]
+        calls.update(odd.calls)
     absent = [str(part) for number, part in enumerate(parts) if number not in by_part]
     return ManyRuns(
         [run.path for run in known],
@@ -203,6 +260,7 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
         sum(not run.complete for run in known),
         accounts_of({run.path: run for run in known}),
         [f"{', '.join(absent)}: {'; '.join(group.missing)}"] if absent else [],
+        dict(calls),
     )
 
 
@@ -217,26 +275,19 @@ def _all_steps(first: Recording, runs: int) -> list[_Steps]:
     return [_Steps(first, end) for first, end in zip([_FIRST, *ends], [*ends, _LAST], strict=True)]
 
 
-def _odd_in(steps: _Steps, readers: Sequence[tuple[int, Callable[[], Recording]]]) -> tuple[_Odd, list[_Run]]:
-    """The odd calls of some steps, and what there is to be known about the runs."""
-    is_whole = steps == _Steps(_FIRST, _LAST)
-    cores, runs = [], []
-    for _, read in readers:
-        core = read()
-        runs.append(
-            _Run(core.path, core.complete, core.header, core.calls, core.values, core.known_values, core.devices)
-        )
-        cores.append(core if is_whole else steps_of(core, steps.first, steps.end))
-    odd, apart = find_odd_calls(cores)
+def _odd_in(number: int, readers: Sequence[_Reader]) -> _Odd:
+    """The odd calls of a part."""
+    cores = [reader.part(number) for reader in readers]
+    odd, apart, votes = find_odd_calls(cores)
     rows = {}
     for run, call, _, _, like_it, others, what, collective in odd:
-        rank, read = readers[run]
+        reader = readers[run]
         calls = RecordedCalls(cores[run])
         odd_call: RecordedCall = calls[call]
         finding = _FINDINGS[what] + (
             "" if like_it < others or what == "not_from_inputs" else "; which is right is not known"
         )
-        through = first_collective(read(), steps.end) if collective is None else calls[collective].op
+        through = reader.collective_behind(number) if collective is None else calls[collective].op
         place = (odd_call.op, odd_call.phase, odd_call.module, odd_call.line, odd_call.step, odd_call.id)
-        rows[run] = OddRow(runs[run].path, rank, *place, finding, like_it, others, through)
-    return _Odd(rows, apart), runs
+        rows[run] = OddRow(reader.run.path, reader.rank, *place, finding, like_it, others, through)
+    return _Odd(rows, apart, votes)

@@ -15,6 +15,7 @@ Recording before_step(const Recording& run, int64_t step) {
   }
   earlier.rows.clear();
   earlier.prints.clear();
+  earlier.blocks.clear();
   uint32_t values = 0;  // those after the last that a call has are of later calls
   for (const RecordedCall& call : earlier.calls) {
     for (const RecordedUse& use : earlier.inputs(call)) values = std::max(values, use.value + 1);

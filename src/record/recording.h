@@ -121,6 +121,12 @@ struct RecordedRows {
   uint32_t count = 0;                          // rows: of the value's sizes in these dimensions
 };
 
+// A block of rows in a recording's file, and how many rows of each kind are before it.
+struct RowBlock {
+  uint64_t begin = 0, end = 0;  // bytes
+  uint32_t strings = 0, lists = 0, values = 0, uses = 0, calls = 0;
+};
+
 struct Recording {
   std::string path;
   Value header;          // a Dict: versions, devices, flags, seeds, git commit, arguments, rank, world size
@@ -134,6 +140,7 @@ struct Recording {
   std::vector<RecordedCall> calls;  // in the order of their ends
   std::vector<RecordedRows> rows;   // row_hashes=
   std::vector<RowPrint> prints;     // of `rows`, in their order
+  std::vector<RowBlock> blocks;  // of the file that has exactly these rows; empty: there is none, or it has no blocks
 
   std::string_view string(StringNumber number) const { return strings[number]; }
   c10::ArrayRef<int64_t> list(ListNumber number) const { return lists[number]; }

@@ -55,6 +55,11 @@ OP_TOOLS_API void write_recording(const Recording& recording, const std::string&
 // it is no recording; a damaged or unfinished file is read up to the damage (Recording::complete).
 OP_TOOLS_API Recording read_recording(const std::string& path);
 
+// The rows of a file from a block on to before byte `end`, without prints of rows: their numbers are those in the whole
+// recording, of whose strings and lists `before` has those before the block, and nothing else. Throws Error, also where
+// the blocks are not as read_recording() found them.
+OP_TOOLS_API Recording read_rows(const std::string& path, const RowBlock& first, uint64_t end, Recording before);
+
 // The header alone, without notes that came later: of a file of op_tools its first block is read. Throws as above.
 OP_TOOLS_API Value read_recording_header(const std::string& path);
 

@@ -47,6 +47,7 @@ class Source {
   Source& operator=(const Source&) = delete;
 
   uint64_t at() const { return at_; }
+  void go_to(uint64_t byte) { at_ = std::min(byte, size_); }
   uint64_t left() const { return size_ - at_; }
   std::string take(uint64_t bytes) {  // no more than left()
     load_range(path_, at_, at_ + bytes);
@@ -116,11 +117,20 @@ void add_rows(std::string_view bytes, std::vector<Row>& to) {
   if (!bytes.empty()) std::memcpy(static_cast<void*>(to.data() + before), bytes.data(), bytes.size());
 }
 
-void check_value(const Recording& recording, const RecordedValue& value) {
+// How many values, uses and calls there are: `before` in blocks that were not read, and the recording's.
+struct RowNumbers {
+  RowNumbers(const RowBlock& before, const Recording& recording)
+      : values(before.values + recording.values.size()),
+        uses(before.uses + recording.uses.size()),
+        calls(before.calls + recording.calls.size()) {}
+  size_t values, uses, calls;
+};
+
+void check_value(const Recording& recording, const RowNumbers& rows, const RecordedValue& value) {
   require(value.origin <= Origin::kInput, "an unknown origin of a value");
   const auto dtype = static_cast<int>(value.dtype);
   require(dtype >= 0 && dtype <= static_cast<int>(c10::ScalarType::NumOptions), "an unknown dtype");
-  require(value.producer == kNoCall || value.producer < recording.calls.size(), "a producer that is no call");
+  require(value.producer == kNoCall || value.producer < rows.calls, "a producer that is no call");
   require(value.name < recording.strings.size() && value.device < recording.strings.size(),
           "a string that is not there");
   require(value.shape < recording.lists.size() && value.stride < recording.lists.size(), "a list that is not there");
@@ -128,13 +138,13 @@ void check_value(const Recording& recording, const RecordedValue& value) {
   for (const int64_t size : recording.lists[value.shape]) require(size >= 0, "a negative size");
 }
 
-void check_call(const Recording& recording, const RecordedCall& call) {
+void check_call(const Recording& recording, const RowNumbers& rows, const RecordedCall& call) {
   require(call.level <= Level::kTorch && call.phase <= Phase::kBackward, "an unknown level or phase");
   for (const StringNumber number : {call.op, call.module, call.line, call.error, call.scalars, call.random}) {
     require(number < recording.strings.size(), "a string that is not there");
   }
   const uint64_t end = uint64_t{call.first_use} + call.inputs + call.outputs;
-  require(end <= recording.uses.size(), "a tensor of a call that is not there");
+  require(end <= rows.uses, "a tensor of a call that is not there");
 }
 
 uint64_t rows_in(std::string_view tables) {
@@ -158,15 +168,17 @@ void check_rows(const Recording& recording, const RecordedRows& rows) {
   require(inner > 0 && rows.count % inner == 0 && rows.count / inner == outer, "not as many rows as the value has");
 }
 
-// Adds the rows of a block, all of them or, with Damage, none that counts (the caller cuts back).
-void add_block(std::string_view payload, Recording& recording) {
+// Adds the rows of a block, all of them or, with Damage, none that counts (the caller cuts back). `before`: the rows in
+// blocks that are not read; where there are some, prints of rows are left out.
+void add_block(std::string_view payload, const RowBlock& before, Recording& recording) {
   Parts parts(payload);
   RowCounts counts;
   parts.take(1, &counts);
-  const auto fits = [](size_t present, uint32_t more) { return present + more < kNoCall; };
+  const RowNumbers present(before, recording);
+  const auto fits = [](size_t rows, uint32_t more) { return rows + more < kNoCall; };
   require(fits(recording.strings.size(), counts.strings) && fits(recording.lists.size(), counts.lists) &&
-              fits(recording.values.size(), counts.values) && fits(recording.uses.size(), counts.uses) &&
-              fits(recording.calls.size(), counts.calls),
+              fits(present.values, counts.values) && fits(present.uses, counts.uses) &&
+              fits(present.calls, counts.calls),
           "more rows than a recording has");
   // All are there before memory is taken for them.
   require((uint64_t{counts.strings} + counts.lists) * sizeof(uint32_t) <= payload.size(),
@@ -194,15 +206,17 @@ void add_block(std::string_view payload, Recording& recording) {
   add_rows(values, recording.values);
   add_rows(uses, recording.uses);
   add_rows(calls, recording.calls);
-  add_rows(rows, recording.rows);
-  add_rows(prints, recording.prints);
-  for (size_t i = old_values; i < recording.values.size(); ++i) check_value(recording, recording.values[i]);
+  if (before.begin == 0) {
+    add_rows(rows, recording.rows);
+    add_rows(prints, recording.prints);
+  }
+  const RowNumbers now(before, recording);
+  for (size_t i = old_values; i < recording.values.size(); ++i) check_value(recording, now, recording.values[i]);
   for (size_t i = old_uses; i < recording.uses.size(); ++i) {
     const RecordedUse& use = recording.uses[i];
-    require(use.place < recording.strings.size() && use.value < recording.values.size(),
-            "a tensor's value that is not there");
+    require(use.place < recording.strings.size() && use.value < now.values, "a tensor's value that is not there");
   }
-  for (size_t i = old_calls; i < recording.calls.size(); ++i) check_call(recording, recording.calls[i]);
+  for (size_t i = old_calls; i < recording.calls.size(); ++i) check_call(recording, now, recording.calls[i]);
   for (size_t i = old_rows; i < recording.rows.size(); ++i) check_rows(recording, recording.rows[i]);
 }
 
@@ -269,6 +283,7 @@ void leave_out_doubts(Recording& recording) {
 }
 
 void add_blocks(Source& source, Recording& recording) {
+  const auto as_number = [](size_t rows) { return static_cast<uint32_t>(rows); };
   recording.complete = false;
   while (source.left() > 0) {
     const uint64_t begin = source.at();
@@ -284,7 +299,11 @@ void add_blocks(Source& source, Recording& recording) {
       }
       require(kind == kRows || kind == kEnd || kind == kNote, "a block of an unknown kind");
       recording.complete = kind == kEnd;
-      if (kind == kRows) add_block(*payload, recording);
+      if (kind == kRows) {
+        add_block(*payload, RowBlock(), recording);
+        recording.blocks.push_back({begin, source.at(), as_number(strings), as_number(lists), as_number(values),
+                                    as_number(uses), as_number(calls)});
+      }
       if (kind == kNote) add_note(*payload, recording);
     } catch (const Damage& damage) {
       recording.complete = false;
@@ -390,6 +409,28 @@ Recording read_recording(const std::string& path) {
     set_fact(recording.header, kEndedEarly, std::string(to_string(reason)));
   }
   return recording;
+}
+
+Recording read_rows(const std::string& path, const RowBlock& first, uint64_t end, Recording before) {
+  Source source(path);
+  source.go_to(first.begin);
+  try {
+    while (source.at() < end) {
+      uint32_t kind = 0;
+      const std::optional<std::string> payload = next_block(source, &kind);
+      require(payload.has_value(), "the file became shorter");
+      if (kind == kRows) add_block(*payload, first, before);
+    }
+    for (const RecordedCall& call : before.calls) {
+      require(call.inputs + call.outputs == 0 || call.first_use >= first.uses,
+              "a call's tensors are in an earlier block");
+    }
+  } catch (const Damage& damage) {
+    throw Error(path + ": byte " + std::to_string(source.at()) + ": " + damage.problem + "; read again");
+  }
+  leave_out_doubts(before);
+  unify_numbers(before);
+  return before;
 }
 
 Value read_recording_header(const std::string& path) {

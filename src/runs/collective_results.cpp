@@ -294,13 +294,11 @@ class Ranks {
     root_ = find_root(is_function);
   }
 
-  std::vector<size_t> wrong() const {
-    std::vector<size_t> ranks;
+  std::vector<std::optional<bool>> follow() const {
     const bool is_of_all = form_.pattern == Pattern::kSumOfPieces || form_.pattern == Pattern::kPiecesOfAll;
-    const bool all_wrong = is_of_all && pieces_are_right() == std::optional(false);
-    for (size_t rank = 0; rank < sides_.size(); ++rank) {
-      if (all_wrong || (!is_of_all && is_right(rank) == std::optional(false))) ranks.push_back(rank);
-    }
+    if (is_of_all) return std::vector(sides_.size(), pieces_are_right());
+    std::vector<std::optional<bool>> ranks;
+    for (size_t rank = 0; rank < sides_.size(); ++rank) ranks.push_back(is_right(rank));
     return ranks;
   }
 
@@ -426,12 +424,12 @@ GroupOfCall group_of(const Recording& run, uint32_t call) {
   return {};
 }
 
-std::vector<size_t> wrong_results(const std::vector<RankCall>& ranks) {
-  if (ranks.size() < 2) return {};
+std::vector<std::optional<bool>> follow_from_inputs(const std::vector<RankCall>& ranks) {
+  const std::vector<std::optional<bool>> unknown(ranks.size(), std::nullopt);
+  if (ranks.size() < 2) return unknown;
   const std::string_view op = ranks[0].run->string(ranks[0].run->calls[ranks[0].call].op);
   const Form* const form = form_of(op);
-  if (!form) return {};
-  return Ranks(ranks, *form, op.starts_with(kFunctionsOfTorch)).wrong();
+  return form ? Ranks(ranks, *form, op.starts_with(kFunctionsOfTorch)).follow() : unknown;
 }
 
 }  // namespace op_tools

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct GroupOfCall {
 };
 GroupOfCall group_of(const Recording& run, uint32_t call);
 
-// Which of the ranks' results do not follow from the inputs of all. Empty: none, or their statistics do not say it.
-std::vector<size_t> wrong_results(const std::vector<RankCall>& ranks);
+// By rank: do its results follow from the inputs of all? nullopt: their statistics do not say it.
+std::vector<std::optional<bool>> follow_from_inputs(const std::vector<RankCall>& ranks);
 
 }  // namespace op_tools

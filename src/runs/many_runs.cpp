@@ -51,6 +51,7 @@ class OddFinder {
 
   OddCalls find() {
     for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) look_at(call);
+    count_calls_without_partner();
     look_at_parameters();
     std::vector<uint32_t> apart(runs_.size(), 0);
     for (size_t run = 1; run < runs_.size(); ++run) {
@@ -58,7 +59,7 @@ class OddFinder {
       apart[run] = calls_apart(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) +
                    calls_apart(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
     }
-    return {std::move(odd_calls_), std::move(apart)};
+    return {std::move(odd_calls_), std::move(apart), counts_};
   }
 
  private:
@@ -131,12 +132,40 @@ class OddFinder {
       const bool is_known = bits[run]->results_known && (is_shared || bits[run]->read_known);
       if (!is_known) bits[run].reset();
     }
+    is_compared_.assign(runs_.size(), false);
     if (is_shared) look_at_inputs(calls);
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
+    const bool is_drawn = !is_shared && are_ranks_ && may_be_of_rank(op, calls);
     if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
       vote(bits, calls, OddFinding::kCollective);
-    } else if (!is_shared && !(are_ranks_ && may_be_of_rank(op, calls))) {
+    } else if (!is_shared && !is_drawn) {
       vote(bits, calls, OddFinding::kResults);
+    }
+    count(calls, bits, is_drawn);
+  }
+
+  void count(const std::vector<uint32_t>& calls, const std::vector<std::optional<Bits>>& bits, bool is_drawn) {
+    const auto has_call = [](uint32_t call) { return call != kNoCall; };
+    const bool is_alone = std::count_if(calls.begin(), calls.end(), has_call) < 2;
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      if (calls[run] == kNoCall || runs_[run]->calls[calls[run]].outputs == 0) continue;
+      const bool has_values = bits[run] && !bits[run]->results.empty();
+      ++counts_[static_cast<size_t>(is_alone            ? CallVote::kNoPartner
+                                    : !has_values       ? CallVote::kNoValues
+                                    : is_compared_[run] ? CallVote::kCompared
+                                    : is_drawn          ? CallVote::kDrawn
+                                                        : CallVote::kOwnInputs)];
+    }
+  }
+
+  // Of the runs behind the first: look_at() counts calls with a partner in the first, and those of the first.
+  void count_calls_without_partner() {
+    uint64_t& without_partner = counts_[static_cast<size_t>(CallVote::kNoPartner)];
+    for (size_t run = 1; run < runs_.size(); ++run) {
+      const std::vector<RecordedCall>& calls = runs_[run]->calls;
+      for (uint32_t call = 0; call < calls.size(); ++call) {
+        if (calls[call].outputs > 0 && alignments_[run - 1].alone_in_b(call)) ++without_partner;
+      }
     }
   }
 
@@ -221,10 +250,13 @@ class OddFinder {
       const auto is_behind = [](const RankCall& call, const RankCall& other) { return call.rank >= other.rank; };
       if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
         continue;  // no ranks of the same run
-      const std::vector<size_t> wrong = wrong_results(ranks);
-      for (const size_t wrong_rank : wrong) {
-        const uint32_t run = members[wrong_rank];
-        add(run, calls[run], run, calls[run], wrong.size(), members.size() - wrong.size(), OddFinding::kNotFromInputs);
+      const std::vector<std::optional<bool>> follow = follow_from_inputs(ranks);
+      const auto wrong = static_cast<size_t>(std::count(follow.begin(), follow.end(), std::optional(false)));
+      for (size_t member = 0; member < members.size(); ++member) {
+        const uint32_t run = members[member];
+        if (follow[member]) is_compared_[run] = true;
+        if (follow[member] != std::optional(false)) continue;
+        add(run, calls[run], run, calls[run], wrong, members.size() - wrong, OddFinding::kNotFromInputs);
       }
     }
   }
@@ -277,7 +309,17 @@ class OddFinder {
                .push_back({run, calls[run]});
     }
     for (const auto& [inputs, results] : camps) {
+      if (finding != OddFinding::kParameter) note_compared(results);
       if (results.size() >= 2) name_odd(results, finding, decides_tie(bits, results, finding));
+    }
+  }
+
+  // Runs whose results are compared: with another's.
+  void note_compared(const std::map<Hashes, std::vector<CallOfRun>>& results) {
+    const bool has_others = results.size() > 1 || results.begin()->second.size() > 1;
+    if (!has_others) return;
+    for (const auto& [bits, members] : results) {
+      for (const CallOfRun& member : members) is_compared_[member.run] = true;
     }
   }
 
@@ -323,6 +365,8 @@ class OddFinder {
   bool are_shards_ = false, are_ranks_ = false;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> odd_calls_;
+  std::vector<bool> is_compared_;  // by run, of the call that is looked at
+  decltype(OddCalls::calls) counts_{};
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 // Pure functions, any thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +32,17 @@ struct OddCall {
   uint32_t collective = kNoCall;  // the first call after it, in its run, that other processes take part in
 };
 
+// Whether the results of a call could be compared with those of other runs.
+enum class CallVote : uint8_t {
+  kCompared,   // others gave it the same bits, or have the inputs of its collective
+  kOwnInputs,  // no other run gave it these bits: its data are its own, or follow from them
+  kDrawn,      // random numbers and data of ranks
+  kNoValues,   // values without statistics, or that nothing wrote
+  kNoPartner,  // no other run makes the call
+  kCount
+};
+inline constexpr std::array kCallVoteNames{"compared", "own_inputs", "drawn", "no_values", "no_partner"};  // to Python
+
 struct OddCalls {
   // The first such call of each run; runs that never were odd are in none. Where `like_it` is `others` it is not known
   // which is right: all but the first of them are odd.
@@ -37,6 +50,7 @@ struct OddCalls {
   // By run: calls that only it or only the first run makes, and whose results go into calls of both: it is another
   // program, and later calls are not compared. (What rank 0 computes for a log goes into none.)
   std::vector<uint32_t> apart;
+  std::array<uint64_t, static_cast<size_t>(CallVote::kCount)> calls{};  // of all runs, those with results
 };
 // At least two runs.
 OP_TOOLS_API OddCalls find_odd_calls(const std::vector<const Recording*>& runs);

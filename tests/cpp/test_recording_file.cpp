@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <random>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "record/recording_file.h"
 #include "record/row_tables.h"
 #include "report/json_writer.h"
+#include "runs/run_part.h"
 #include "temporary_folder.h"
 
 namespace op_tools {
@@ -71,9 +73,7 @@ void add(const Recording& rows, Recording& all) {
   extend(all.calls, rows.calls);
 }
 
-void check_equal(const Recording& recording, const Recording& other) {
-  CHECK(recording.strings == other.strings);
-  CHECK(recording.lists == other.lists);
+void check_equal_rows(const Recording& recording, const Recording& other) {
   REQUIRE(recording.values.size() == other.values.size());
   REQUIRE(recording.uses.size() == other.uses.size());
   REQUIRE(recording.calls.size() == other.calls.size());
@@ -86,9 +86,16 @@ void check_equal(const Recording& recording, const Recording& other) {
   for (size_t i = 0; i < recording.uses.size(); ++i) same = same && recording.uses[i].value == other.uses[i].value;
   for (size_t i = 0; i < recording.calls.size(); ++i) {
     const RecordedCall &a = recording.calls[i], &b = other.calls[i];
-    same = same && a.id == b.id && a.op == b.op && a.first_use == b.first_use && a.grad_enabled == b.grad_enabled;
+    same = same && a.id == b.id && a.op == b.op && a.first_use == b.first_use && a.grad_enabled == b.grad_enabled &&
+           a.step == b.step && a.inputs == b.inputs && a.outputs == b.outputs;
   }
   CHECK(same);
+}
+
+void check_equal(const Recording& recording, const Recording& other) {
+  CHECK(recording.strings == other.strings);
+  CHECK(recording.lists == other.lists);
+  check_equal_rows(recording, other);
 }
 
 std::string bytes_of(const std::string& path) {
@@ -344,6 +351,94 @@ TEST_CASE("A recording has no more rows than its numbers can tell apart", "[reco
   add_call();
   tables.written();
   CHECK(tables.is_full());
+}
+
+// Calls of two threads, which are in different steps, over each other's values and over a few parameters; some values
+// show memory that nothing wrote.
+Recording random_rows(const Recording& all, uint32_t block, std::mt19937& random) {
+  const auto below = [&](size_t end) { return static_cast<uint32_t>(random() % end); };
+  Recording rows;
+  for (const char* const op : {"torch.empty", "torch.add", "torch.Tensor.add_"}) rows.strings.emplace_back(op);
+  const auto op = static_cast<StringNumber>(all.strings.size());
+  rows.lists.push_back({1 + static_cast<int64_t>(below(9))});
+  const auto add_value = [&](Origin origin, uint32_t producer) {
+    RecordedValue value;
+    value.origin = origin;
+    value.dtype = c10::kFloat;
+    value.known = true;
+    value.producer = producer;
+    value.shape = static_cast<ListNumber>(all.lists.size());
+    value.hash = random();
+    rows.values.push_back(value);
+    return static_cast<uint32_t>(all.values.size() + rows.values.size() - 1);
+  };
+  if (block == 0) add_value(Origin::kParameter, kNoCall);
+  for (uint32_t i = 0; i < 1 + below(12); ++i) {
+    const uint32_t thread = below(2);
+    RecordedCall call;
+    call.id = random();
+    call.thread = thread;
+    call.step = block / 2 + (thread == 0 ? 0 : below(4));
+    call.op = op + below(3);
+    call.first_use = static_cast<uint32_t>(all.uses.size() + rows.uses.size());
+    call.inputs = below(4);
+    call.outputs = below(3);
+    for (uint32_t input = 0; input < call.inputs; ++input) {
+      rows.uses.push_back({0, below(all.values.size() + rows.values.size())});
+    }
+    for (uint32_t output = 0; output < call.outputs; ++output) {
+      rows.uses.push_back({0, add_value(Origin::kCall, static_cast<uint32_t>(all.calls.size() + rows.calls.size()))});
+    }
+    rows.calls.push_back(call);
+  }
+  return rows;
+}
+
+TEST_CASE("parts of a recording are read apart, with the rows that they have in the whole", "[recording]") {
+  std::mt19937 random(11);
+  for (int run = 0; run < 30; ++run) {
+    const TemporaryFolder folder;
+    const std::string path = folder / "rank0-1.oprec";
+    Recording all = empty();
+    RecordingFile file(path, make_dict({{"rank", 0}}));
+    const uint32_t blocks = 1 + random() % 20;
+    for (uint32_t block = 0; block < blocks; ++block) {
+      const Recording rows = random_rows(all, block, random);
+      file.append(rows);
+      add(rows, all);
+      if (block % 5 == 0) file.note(make_dict({{"seen", static_cast<int64_t>(block)}}));
+    }
+    file.end();
+    const Recording whole = read_recording(path);
+    REQUIRE(whole.blocks.size() == blocks);
+    for (const std::vector<int64_t>& ends : {std::vector<int64_t>{}, {3}, {0, 2, 3, 7, 50}, {1, 2, 3, 4, 5, 6}}) {
+      const RecordingParts parts(whole, ends);
+      int64_t first = std::numeric_limits<int64_t>::min();
+      size_t calls = 0;
+      for (size_t part = 0; part <= ends.size(); ++part) {
+        const int64_t end = part < ends.size() ? ends[part] : std::numeric_limits<int64_t>::max();
+        const Recording alone = parts.read(part);
+        check_equal_rows(alone, steps_of(whole, first, end));
+        CHECK(alone.complete);
+        CHECK(alone.path == path);
+        calls += alone.calls.size();
+        first = end;
+      }
+      CHECK(calls == whole.calls.size());
+    }
+  }
+}
+
+TEST_CASE("a part of a recording whose file has changed is refused", "[recording]") {
+  const Sample sample;
+  const RecordingParts parts(read_recording(sample.path), {});
+  CHECK(parts.read(0).calls.size() == 43);
+  std::string bytes = sample.bytes;
+  bytes[sample.after[1].first - 1] ^= 1;
+  write_bytes(sample.path, bytes);
+  CHECK_THROWS_AS(parts.read(0), Error);
+  write_bytes(sample.path, sample.bytes.substr(0, sample.after[1].first));
+  CHECK_THROWS_AS(parts.read(0), Error);
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class Change:
     rounds: bool = False
     """All values have other bits, and numbers that are equal but for rounding."""
     sick: tuple[int, int] | None = None
-    """Rank and step in which a gelu has a wrong result."""
+    """Rank and step in which an operator has a wrong result."""
+    sick_op: str = "gelu"
 
 
 def _block(kind: int, payload: bytes) -> bytes:
@@ -171,6 +172,9 @@ class Template:
         values, uses = self._tables.values, self._tables.uses["value"]
         owners = np.full(len(values), Owner.GROUP, "u1")
         owners[values["origin"] == _PARAMETER] = Owner.REPLICAS
+        # Parameters are made before the first data.
+        data = next(call for call in self._tables.calls if self.strings[call["op"]] == "torch.randn")
+        owners[: uses[int(data["first_use"])]] = Owner.REPLICAS
         for call in self._tables.calls:
             first, inputs, outputs = (int(call[name]) for name in ("first_use", "inputs", "outputs"))
             read, written = uses[first : first + inputs], uses[first + inputs : first + inputs + outputs]
@@ -179,6 +183,8 @@ class Template:
                 for name in ("known", "hash", "statistics", "projections"):
                     values[name][written[0]] = values[name][read[-1]]
             of_inputs = set(owners[read].tolist())
+            if self.strings[call["op"]] == "torch.randn":  # data
+                of_inputs = {Owner.GROUP}
             owner = of_inputs.pop() if len(of_inputs) == 1 else Owner.RANK
             owners[written] = {"1": Owner.GROUP, "2": Owner.RANK, "3": Owner.REPLICAS}.get(group, owner)
         return owners
@@ -215,12 +221,13 @@ class Template:
             tables.calls["forward_id"][forward] += np.uint64(ids)
             self._mixed(tables, np.array(keys(step), "u8")[self._owners[self._begin[0] :]], change)
             if (role.rank, step) == change.sick:
-                self._make_sick(tables, values * (step - self.steps + 1))
+                self._make_sick(tables, change.sick_op)
             yield _rows_block(tables, [], [])
 
-    def _make_sick(self, tables: _Tables, moved: int) -> None:
-        is_gelu = [self.strings[op].endswith(".gelu") for op in tables.calls["op"]]
-        call = self._tables.calls[self._begin[2] :][int(np.argmax(is_gelu))]
+    def _make_sick(self, tables: _Tables, op: str) -> None:
+        call = self._tables.calls[self._begin[2] :][
+            [self.strings[name].endswith(f".{op}") for name in tables.calls["op"]].index(True)
+        ]
         result = int(self._tables.uses["value"][int(call["first_use"]) + int(call["inputs"])]) - self._begin[0]
         tables.values["hash"][result] ^= np.uint64(1 << 40)
         tables.values["statistics"][result] *= 2

@@ -37,6 +37,7 @@ TENSOR, PIPELINE, EXPERTS = 4, 4, 4  # ranks of a group; the rest is data-parall
 HIDDEN, TOKENS, LAYERS = 32, 16, 2
 LARGE = {HIDDEN: 4096, TOKENS: 8192}  # of a long run
 LARGE_LAYERS, RECORDED_STEPS = 8, 5
+OPTIMIZER = "_foreach_add_"  # of a step, that writes the parameters
 WORKERS = 2
 MOST_MEMORY = 4e9  # bytes
 REPLAY = "op_tools.run_op_from_data"
@@ -227,7 +228,8 @@ def role_of(template: Template, place: Place) -> Role:
 
 
 def long_runs(folder: Path, world: int, calls: int) -> tuple[int, int, int]:
-    """Runs "a" and "b", which have a sick rank in b and else the same files; the calls of a run, the sick rank and its step."""
+    """Runs "a", "b" and "c", which have a sick rank in b (an activation) and in c (a parameter), and else the same files; the calls of a
+    run, the sick rank and its step."""
     subprocess.run([sys.executable, __file__, "--template", folder / "template"], check=True)
     (file,) = (folder / "template").iterdir()
     template = Template(file, LARGE)
@@ -238,12 +240,13 @@ def long_runs(folder: Path, world: int, calls: int) -> tuple[int, int, int]:
         return role_of(template, Place(rank, world))
 
     written_calls = write_run(folder / "a", template, role, world, steps)
-    (folder / "b").mkdir()
-    for path in (folder / "a").iterdir():
-        if path.name.startswith(f"rank{sick}-"):
-            template.write(folder / "b" / path.name, role(sick), steps, Change(sick=(sick, step)))
-        else:
-            (folder / "b" / path.name).hardlink_to(path)
+    for name, op in (("b", "gelu"), ("c", OPTIMIZER)):
+        (folder / name).mkdir()
+        for path in (folder / "a").iterdir():
+            if path.name.startswith(f"rank{sick}-"):
+                template.write(folder / name / path.name, role(sick), steps, Change(sick=(sick, step), sick_op=op))
+            else:
+                (folder / name / path.name).hardlink_to(path)
     return written_calls, sick, step
 
 
@@ -252,7 +255,9 @@ def long_questions(sick: int, step: int) -> tuple[Question, ...]:
     return (
         Question("compare A A", ("compare", "a", "a"), 0),
         Question("compare A B", ("compare", "a", "b"), 1, (f"rank {sick}", f"gelu (forward, step {step})")),
-        Question("compare A", ("compare", "a"), 0),
+        # Each replica has its own data: their activations cannot be compared, their parameters can.
+        Question("compare A", ("compare", "a"), 2, ("NOT JUDGED: most calls cannot be compared",)),
+        Question("compare C", ("compare", "c"), 1, ("1 of ", f"\n{sick:>4} ", f"{step} ", OPTIMIZER)),
         Question("show", ("show", "a"), 0),
         Question("report --text", ("report", "a", "--text"), 0),
         Question("report", ("report", "a", "-o", "report.html"), 0),
@@ -270,6 +275,8 @@ def measure_long_runs(options: argparse.Namespace) -> int:
                 count, sick, step = long_runs(folder, world, calls)
                 start = asked(("show", str(folder / "template")), folder).seconds
                 for question in long_questions(sick, step):
+                    if options.only and question.name not in options.only:
+                        continue
                     for jobs in options.jobs if question.name.startswith("compare") else [1]:
                         command = (*question.command, *(("--jobs", str(jobs)) if jobs > 1 else ()))
                         answer = asked(command, folder)
@@ -407,6 +414,9 @@ def main() -> int:
     options.add_argument("--calls", type=float, nargs="+", metavar="N", help="of all ranks of a long run")
     options.add_argument("--jobs", type=int, nargs="+", default=[1, 2], metavar="N", help="of compare, over long runs")
     options.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    options.add_argument(
+        "--only", nargs="+", default=[], metavar="COMMAND", help='with --calls, "compare A": these alone'
+    )
     options.add_argument("--template", type=Path, help=argparse.SUPPRESS)
     for name in ("first", "world", "sick", "stopped", "mismatched"):
         options.add_argument(f"--{name}", type=int, default=-1, help=argparse.SUPPRESS)
