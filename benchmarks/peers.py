@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,8 @@ STEPS, WARM_UP = 5, 3
 PLAIN = "without"
 DITORCH = "OP_TOOLS_DITORCH"
 SECONDS = "seconds of a step:"
+WHOLE_STEPS = 59
+START_AND_RESULT = 1.0  # seconds of a tool, at the most
 Make = Callable[[str], contextlib.AbstractContextManager[object]]
 """Takes a folder to write to."""
 
@@ -210,12 +213,75 @@ def rows_alone(table: Table, model: str, rounds: int) -> None:
         table.row(f"{model}: {name}", PLAIN, "", f"{ratio:.2f}x", "", ms(seconds))
 
 
+def run_whole(name: str, steps: int) -> None:
+    """As a program does that is a process: a tool's start, steps, its result and the text of it."""
+    step = MODELS["LeNet"]()
+    if name == PLAIN:
+        for _ in range(steps):
+            step()
+        return
+    import op_tools
+
+    with getattr(op_tools, name)(output_dir=".") as tool:
+        for _ in range(steps):
+            step()
+    if callable(result := getattr(tool, "result", None)):
+        print(result())
+
+
+def cpu_of_process(name: str, steps: int) -> float:
+    """Seconds of a process from its start to its end, on all its threads."""
+    command = [sys.executable, __file__, "--whole", name, "--steps", str(steps)]
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, cwd=folder)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def whole_rows(table: Table, rounds: int) -> None:
+    names = [PLAIN, *OURS]
+    spent: dict[tuple[str, int], list[float]] = {(name, steps): [] for name in names for steps in (1, WHOLE_STEPS)}
+    for turn in range(rounds):
+        for (name, steps), seconds in sorted(spent.items(), reverse=turn % 2 == 1):
+            seconds.append(cpu_of_process(name, steps))
+    without = spent[PLAIN, WHOLE_STEPS]
+    for name in names[1:]:
+        pairs = list(zip(spent[name, WHOLE_STEPS], without, strict=True))
+        ratio, seconds = (
+            statistics.median(one / other for one, other in pairs),
+            statistics.median(spent[name, WHOLE_STEPS]),
+        )
+        table.row(
+            f"LeNet, {WHOLE_STEPS} steps: {name}", "a process without", "", f"{ratio:.2f}x", "", f"{seconds:.2f} s"
+        )
+    for name in names[1:]:
+        more = statistics.median(one - two for one, two in zip(spent[name, 1], spent[PLAIN, 1], strict=True))
+        seconds = statistics.median(spent[name, 1])
+        mark = verdict(more, most=START_AND_RESULT)
+        table.row(
+            f"start, a step and result: {name}",
+            "a process without",
+            f"<= +{START_AND_RESULT} s",
+            f"{more:+.2f} s",
+            mark,
+            f"{seconds:.2f} s",
+        )
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--alone", choices=[*ALONE, PLAIN], help="measure this in this process, and print the seconds")
     parser.add_argument("--model", choices=MODELS, default="LeNet")
+    parser.add_argument(
+        "--whole", choices=[*OURS, PLAIN], help="be a process of these steps, which is measured from outside"
+    )
+    parser.add_argument("--steps", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.whole:
+        run_whole(options.whole, options.steps)
+        return
     keep_freed_memory()
     if options.alone:
         make = ALONE[options.alone][1] if options.alone != PLAIN else lambda _: contextlib.nullcontext()
@@ -226,6 +292,8 @@ def main() -> None:
     for model in MODELS:
         model_rows(table, model, 3 if options.quick else 9)
         rows_alone(table, model, 2 if options.quick else 5)
+    whole = report.table("Whole processes: CPU time of all threads, from the start of Python to its end", *PROMISE)
+    whole_rows(whole, 1 if options.quick else 5)
     report.write()
 
 

@@ -14,7 +14,7 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kBuffer = size_t{16} << 10;
+constexpr size_t kBuffer = size_t{64} << 10;
 
 void append_text(std::string& line, std::string_view text) {
   // find_first_of() asks the C library about each character by itself.
