@@ -118,7 +118,14 @@ class Passes {
   const bool outer_;
 };
 
-// A call of a compiler or an exporter. Its keys do not say so where the thread excludes those of Python.
+// May tensors of a compiler or an exporter come here? Those of Python go to its kernels first, unless the thread
+// excludes its key, and asking each tensor of each call costs 50 ns.
+bool may_trace(DispatchKeySet keys, DispatchKeySet excluded) {
+  constexpr DispatchKeySet kTracing({DispatchKey::Python, DispatchKey::Functionalize});
+  return !(excluded & kTracing).empty() || keys.has(DispatchKey::Functionalize);
+}
+
+// A call of a compiler or an exporter.
 bool any_of_trace(const OperatorHandle& op, const Stack& stack) {
   const auto is_one = [](const at::Tensor& tensor) { return tensor.defined() && is_of_trace(tensor); };
   const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
@@ -150,7 +157,8 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   const auto [known, mask] = mine.last_ops.find(handle, chain);
   Op& op = *known;
   if (detour && ((op.composite && casts_inside(keys)) || !detour->takes(handle))) detour = nullptr;
-  if ((mask == 0 && !detour) || any_of_trace(handle, *stack)) return pass(handle, below, stack);
+  if (mask == 0 && !detour) return pass(handle, below, stack);
+  if (may_trace(keys, mine.keys->excluded()) && any_of_trace(handle, *stack)) return pass(handle, below, stack);
   const GuardedState thread(*mine.autograd, *mine.keys);
   const ExcludedKeys unseen(thread, DispatchKeySet(kInterceptorKey));
   const Passes hidden(mine, false);
