@@ -248,10 +248,8 @@ def whole_rows(table: Table, rounds: int) -> None:
     without = spent[PLAIN, WHOLE_STEPS]
     for name in names[1:]:
         pairs = list(zip(spent[name, WHOLE_STEPS], without, strict=True))
-        ratio, seconds = (
-            statistics.median(one / other for one, other in pairs),
-            statistics.median(spent[name, WHOLE_STEPS]),
-        )
+        ratio = statistics.median(one / other for one, other in pairs)
+        seconds = statistics.median(spent[name, WHOLE_STEPS])
         table.row(
             f"LeNet, {WHOLE_STEPS} steps: {name}", "a process without", "", f"{ratio:.2f}x", "", f"{seconds:.2f} s"
         )

@@ -186,7 +186,7 @@ class _Steps:
 
 @dataclass(frozen=True)
 class _Run:
-    """What is left of a run's recording when it has been read."""
+    """The facts of a run's recording, without its rows."""
 
     path: str
     complete: bool
