@@ -16,6 +16,7 @@
 #include "report/json_writer.h"
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
+#include "tensor/known_tensors.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -29,35 +30,61 @@ Value integer(uint64_t number) {
   return static_cast<int64_t>(number);
 }
 
+// Most tensors of a program are the results of a call and the inputs of later ones. Known here, their elements are
+// read again, for a write that torch does not count, but their hash alone is computed.
+class ReadTensors {
+ public:
+  std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.device().is_cpu()) return std::make_shared<StatisticsQuery>(tensor);
+    const size_t place = place_of_elements(tensor);
+    std::shared_ptr<StatisticsQuery> earlier;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      earlier = known_.find(tensor, place);
+    }
+    auto question = std::make_shared<StatisticsQuery>(tensor, earlier ? &earlier->answer() : nullptr);
+    const bool is_same = earlier && earlier->answer().hash == question->answer().hash;
+    if (is_same || !question->answer().known) return question;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known_.put(tensor, place, question);
+    return question;
+  }
+
+ private:
+  std::mutex mutex_;
+  KnownTensors<std::shared_ptr<StatisticsQuery>> known_;
+};
+
 // A tensor as it was when it was asked; holds none of its memory.
 struct Described {
-  Described(const at::Tensor& tensor, bool with_statistics) : meta(TensorMeta::of(tensor)) {
-    if (with_statistics) question = std::make_unique<StatisticsQuery>(tensor);
+  Described(const at::Tensor& tensor, ReadTensors* read) : meta(TensorMeta::of(tensor)) {
+    if (read) question = read->ask(tensor);
   }
 
   Value value() const {
-    std::vector<std::pair<Value, Value>> items{{"shape", numbers(meta.shape)},
-                                               {"dtype", torch_name(meta.dtype)},
-                                               {"stride", numbers(meta.stride)},
-                                               {"device", meta.device.str()}};
+    constexpr size_t kMostCells = 14;
+    std::vector<std::pair<Value, Value>> items;
+    items.reserve(kMostCells);
+    items.emplace_back("shape", numbers(meta.shape));
+    items.emplace_back("dtype", torch_name(meta.dtype));
+    items.emplace_back("stride", numbers(meta.stride));
+    items.emplace_back("device", meta.device.str());
     if (meta.layout != at::kStrided) items.emplace_back("layout", torch_name(meta.layout));
     if (meta.requires_grad) items.emplace_back("requires_grad", true);
-    if (question && question->answer().known) {
-      const Value value = to_value(question->answer());
-      for (const auto& item : *value.get_if<Dict>()->items) items.push_back(item);
-    }
+    if (question && question->answer().known) add_cells(question->answer(), &items);
     return make_dict(std::move(items));
   }
 
   TensorMeta meta;
-  std::unique_ptr<StatisticsQuery> question;
+  std::shared_ptr<StatisticsQuery> question;
 };
 
 // Values of a call whose tensors were described and are not held.
 class DescribedTree {
  public:
-  void take(const Value& value, bool with_statistics) {
-    tree_ = strip_tensors(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, with_statistics); });
+  // `read`: with statistics; nullptr: without.
+  void take(const Value& value, ReadTensors* read) {
+    tree_ = strip_tensors(value, [&](const at::Tensor& tensor) { tensors_.emplace_back(tensor, read); });
   }
   void add_open(std::vector<StatisticsQuery*>* questions) {
     for (Described& described : tensors_) {
@@ -82,13 +109,16 @@ struct CallRow {
 
   Value value(int64_t detail) const {
     const std::string line = call.line();
-    std::vector<std::pair<Value, Value>> items{{"op", call.name},
-                                               {"id", integer(call.id)},
-                                               {"step", call.step},
-                                               {"level", std::string(to_string(call.level))},
-                                               {"phase", std::string(to_string(call.phase))},
-                                               {"line", line.empty() ? Value() : Value(line)},
-                                               {"module", call.module.empty() ? Value() : Value(call.module)}};
+    constexpr size_t kMostCells = 11;
+    std::vector<std::pair<Value, Value>> items;
+    items.reserve(kMostCells);
+    items.emplace_back("op", call.name);
+    items.emplace_back("id", integer(call.id));
+    items.emplace_back("step", call.step);
+    items.emplace_back("level", std::string(to_string(call.level)));
+    items.emplace_back("phase", std::string(to_string(call.phase)));
+    items.emplace_back("line", line.empty() ? Value() : Value(line));
+    items.emplace_back("module", call.module.empty() ? Value() : Value(call.module));
     if (!error.empty()) items.emplace_back("error", error);
     if (detail >= 2) {
       items.emplace_back("args", args.value());
@@ -113,6 +143,7 @@ struct ObserveHook::Impl {
   const int64_t rank;
   ShapeStatistics shape_statistics;
   std::atomic<uint64_t> calls{0}, rows{0};
+  ReadTensors read;
 
   mutable std::mutex mutex;  // guards all that follows
   std::deque<std::unique_ptr<CallRow>> waiting;
@@ -181,8 +212,9 @@ std::unique_ptr<HookState> ObserveHook::before(OpCall& call) {
   if (impl.rows.fetch_add(1) >= static_cast<uint64_t>(options.max_calls.get())) return state;
   state->row = std::make_unique<CallRow>();
   if (options.detail < 2) return state;
-  state->row->args.take(call.args(), options.detail >= 3);
-  state->row->kwargs.take(call.kwargs(), options.detail >= 3);
+  ReadTensors* const read = options.detail >= 3 ? &impl.read : nullptr;
+  state->row->args.take(call.args(), read);
+  state->row->kwargs.take(call.kwargs(), read);
   return state;
 }
 
@@ -206,7 +238,7 @@ void ObserveHook::after(OpCall& call, HookState* any_state) {
   row.error = call.error;
   std::vector<StatisticsQuery*> open;
   if (impl.options.detail >= 2) {
-    row.result.take(call.result(), impl.options.detail >= 3 && !brings_later(call));
+    row.result.take(call.result(), impl.options.detail >= 3 && !brings_later(call) ? &impl.read : nullptr);
     for (DescribedTree* tree : {&row.args, &row.kwargs, &row.result}) tree->add_open(&open);
   }
   const std::lock_guard<std::mutex> lock(impl.mutex);

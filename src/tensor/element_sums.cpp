@@ -282,6 +282,14 @@ class Parts {
     return has_float32(dtype_) ? real_sums<float, Order32>(first, last) : real_sums<double, Order64>(first, last);
   }
 
+  uint64_t hash(int64_t first, int64_t last) const {
+    uint64_t sum = 0;
+    each_part(first, last, is_complex_ ? kPart / 2 : kPart, [&](const void* data, int64_t at, int64_t n) {
+      sum += element_hash::sum_of(data, at * element_, n * element_);
+    });
+    return sum;
+  }
+
  private:
   bool is_wide() const { return dtype_ == c10::ScalarType::Long || dtype_ == c10::ScalarType::UInt64; }
   int64_t turn() const { return dtype_ == c10::ScalarType::UInt64 ? std::numeric_limits<int64_t>::min() : 0; }
@@ -291,7 +299,7 @@ class Parts {
     ElementSums sums;
     LaneSums lanes;
     Order order;
-    each_part<Number>(first, last, kPart, [&](const Number* numbers, const void* data, int64_t at, int64_t n) {
+    each_part_as<Number>(first, last, kPart, [&](const Number* numbers, const void* data, int64_t at, int64_t n) {
       add_blocks(numbers, at / kBlock, n, &lanes);
       add_order(numbers, n, &order);
       if (is_wide()) add_exact(static_cast<const int64_t*>(data), n, turn(), &sums);
@@ -300,7 +308,7 @@ class Parts {
     add_lanes(lanes, &sums);
     order.add_to(&sums);
     if (!std::isfinite(sums.squares)) {
-      each_part<Number>(first, last, kPart, [&](const Number* numbers, const void*, int64_t, int64_t n) {
+      each_part_as<Number>(first, last, kPart, [&](const Number* numbers, const void*, int64_t, int64_t n) {
         count_special(numbers, n, &sums);
       });
     }
@@ -317,7 +325,7 @@ class Parts {
   template <class Number>
   std::array<double, kProjections> plain_projections(int64_t first, int64_t last, int64_t parts) const {
     LaneSums lanes;
-    each_part<Number>(first, last, kPart / parts, [&](const Number* numbers, const void*, int64_t at, int64_t n) {
+    each_part_as<Number>(first, last, kPart / parts, [&](const Number* numbers, const void*, int64_t at, int64_t n) {
       alignas(64) Number finite[kPart];
       keep_projected(numbers, parts * n, finite);
       add_blocks(finite, parts * at / kBlock, parts * n, &lanes);
@@ -330,7 +338,7 @@ class Parts {
   ElementSums complex_sums(int64_t first, int64_t last) const {
     ElementSums sums;
     LaneSums lanes;
-    each_part<double>(first, last, kPart / 2, [&](const double* numbers, const void* data, int64_t at, int64_t n) {
+    each_part_as<double>(first, last, kPart / 2, [&](const double* numbers, const void* data, int64_t at, int64_t n) {
       add_blocks(numbers, 2 * at / kBlock, 2 * n, &lanes);
       add_complex(numbers, n, &sums);
       sums.hash += element_hash::sum_of(data, at * element_, n * element_);
@@ -342,16 +350,22 @@ class Parts {
     return sums;
   }
 
-  // visit(numbers, the elements as they are, number of the first, how many)
-  template <class Number, class Visit>
+  // visit(the elements as they are, number of the first, how many)
+  template <class Visit>
   [[gnu::always_inline]] void each_part(int64_t first, int64_t last, int64_t per_part, Visit&& visit) const {
-    alignas(64) Number numbers[kPart];
     alignas(64) char buffer[kPart * sizeof(double)];
     for (; first < last; first += per_part) {
       const int64_t n = std::min(per_part, last - first);
-      const void* const data = elements_.find(first, n, buffer);
-      visit(numbers_of(data, n, numbers), data, first, n);
+      visit(elements_.find(first, n, buffer), first, n);
     }
+  }
+  // visit(numbers, the elements as they are, number of the first, how many)
+  template <class Number, class Visit>
+  [[gnu::always_inline]] void each_part_as(int64_t first, int64_t last, int64_t per_part, Visit&& visit) const {
+    alignas(64) Number numbers[kPart];
+    each_part(first, last, per_part, [&](const void* data, int64_t at, int64_t n) __attribute__((always_inline)) {
+      visit(numbers_of(data, n, numbers), data, at, n);
+    });
   }
 
   const float* numbers_of(const void* data, int64_t n, float* buffer) const {
@@ -371,22 +385,37 @@ class Parts {
   const int64_t element_;
 };
 
-}  // namespace
-
-// Parts make tasks, tasks make the whole, in order: few additions in a row, so little rounding, and numbers that do
-// not depend on the threads.
-ElementSums element_sums(const at::Tensor& tensor) {
-  const int64_t numel = tensor.numel(), tasks = (numel + kPerTask - 1) / kPerTask;
-  const Parts parts(tensor);
-  if (tasks <= 1) return parts.sums(0, numel);
-  std::vector<ElementSums> partial(static_cast<size_t>(tasks));
+// of(first, last) of the tensor's elements, task by task. Parts make tasks, tasks make the whole, in order: few
+// additions in a row, so little rounding, and numbers that do not depend on the threads.
+template <class Result, class Of>
+std::vector<Result> by_task(int64_t numel, const Of& of) {
+  const int64_t tasks = (numel + kPerTask - 1) / kPerTask;
+  std::vector<Result> results(static_cast<size_t>(tasks));
   parallel_for(tasks, kPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      partial[static_cast<size_t>(task)] = parts.sums(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
+      results[static_cast<size_t>(task)] = of(task * kPerTask, std::min(numel, (task + 1) * kPerTask));
     }
   });
+  return results;
+}
+
+}  // namespace
+
+ElementSums element_sums(const at::Tensor& tensor) {
+  const Parts parts(tensor);
+  const auto sums = [&](int64_t first, int64_t last) { return parts.sums(first, last); };
+  if (tensor.numel() <= kPerTask) return sums(0, tensor.numel());
   ElementSums all;
-  for (const ElementSums& sums : partial) merge(sums, &all);
+  for (const ElementSums& task : by_task<ElementSums>(tensor.numel(), sums)) merge(task, &all);
+  return all;
+}
+
+uint64_t element_hash_sum(const at::Tensor& tensor) {
+  const Parts parts(tensor);
+  const auto hash = [&](int64_t first, int64_t last) { return parts.hash(first, last); };
+  if (tensor.numel() <= kPerTask) return hash(0, tensor.numel());
+  uint64_t all = 0;
+  for (const uint64_t task : by_task<uint64_t>(tensor.numel(), hash)) all += task;
   return all;
 }
 

@@ -23,5 +23,7 @@ struct ElementSums {
 
 // Strided, without the bits that change how memory reads. The numbers do not depend on the threads.
 ElementSums element_sums(const at::Tensor& tensor);
+// `hash` alone: a third of the work.
+uint64_t element_hash_sum(const at::Tensor& tensor);
 
 }  // namespace op_tools

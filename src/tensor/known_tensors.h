@@ -19,6 +19,8 @@ namespace op_tools {
 
 // A number that changes with where in memory the elements are, and with how they are read there; 0 where there is none.
 size_t place_of(const at::Tensor& tensor);
+// The same for all views that show the same elements in the same order.
+size_t place_of_elements(const at::Tensor& tensor);
 
 // By place in memory, so for all tensors that show the same elements and count their versions together (x.detach(), a
 // view of the same form). Writes that these versions do not count (to x.data, under a guard that puts the version back)

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tensor/sign_pattern.h"
@@ -36,8 +37,8 @@ struct Statistics {
   Value most() const;
 };
 
-// A Dict for rows: min, max, mean (None for an empty tensor), norm, nan, inf, zero, hash (16 hexadecimal digits).
-Value to_value(const Statistics& statistics);
+// The cells of a row: min, max, mean (None for an empty tensor), norm, nan, inf, zero, hash (16 hexadecimal digits).
+void add_cells(const Statistics& statistics, std::vector<std::pair<Value, Value>>* cells);
 
 // Has this tensor such numbers?
 bool may_have_statistics(const at::Tensor& tensor);
@@ -45,7 +46,9 @@ bool may_have_statistics(const at::Tensor& tensor);
 // The question about a tensor as it is now, and later its answer.
 class StatisticsQuery {
  public:
-  explicit StatisticsQuery(const at::Tensor& tensor);  // any tensor: a tensor without numbers is answered so
+  // Any tensor: a tensor without numbers is answered so. `earlier`: perhaps of the same elements. On the CPU their hash
+  // is computed first: where it is the same, so are the other numbers.
+  explicit StatisticsQuery(const at::Tensor& tensor, const Statistics* earlier = nullptr);
   bool answered() const { return !words_.defined(); }
   const Statistics& answer() const { return answer_; }
   // The device has computed it, and nothing compared it with the host's.

@@ -116,6 +116,7 @@ TEST_CASE("Sums and hash of a tensor are those of a plain loop", "[element_sums]
       INFO(c10::toString(dtype) << ", " << numel << " elements");
       const at::Tensor x = sample(numel, dtype);
       check_against_plain(element_sums(x), x);
+      CHECK(element_hash_sum(x) == element_sums(x).hash);
     }
   }
 }
@@ -130,6 +131,7 @@ TEST_CASE("Strides and odd places in memory make no difference to them", "[eleme
           x.narrow(0, 2, 1).expand({7, 45, 16}), x.select(2, 0).unsqueeze(2).expand({21, 45, 9})}) {
       INFO(c10::toString(dtype) << " " << view.sizes() << " " << view.strides());
       check_against_plain(element_sums(view), view.contiguous());
+      CHECK(element_hash_sum(view) == element_sums(view).hash);
     }
   }
 }

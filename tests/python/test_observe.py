@@ -326,6 +326,37 @@ def test_the_table_is_live_and_counts_every_call(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_values_are_those_of_now_whatever_wrote_them(level):
+    """Known tensors are read again: some writes move no counter of versions."""
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(40, 30, generator=generator)
+    views = [x, x.view(-1), x.t(), x[3:], x.detach(), x.view(1200, 1)]
+    writes = [
+        lambda place: x.numpy().__setitem__(place, 7.5),
+        lambda place: x.data[place].add_(1),
+        lambda place: x[place].mul_(-3),
+        lambda place: x.view(torch.int32)[place].zero_(),
+        lambda place: None,
+    ]
+    expected = []
+
+    def program():
+        for turn in torch.randint(0, len(views) * len(writes), (120,), generator=generator).tolist():
+            view = views[turn % len(views)]
+            writes[turn // len(views)]((turn % 40, turn % 30))
+            expected.append((view.min().item(), view.max().item(), view.double().mean().item()))
+            torch.abs(view)
+
+    _, rows = observed(program, level=level, ops="torch.abs" if level == "torch" else "aten::abs")
+    assert len(rows) == len(expected)
+    for row, (least, most, mean) in zip(rows, expected, strict=True):
+        tensor = row["args"][0]
+        assert (tensor["min"], tensor["max"]) == (least, most)
+        assert near(tensor["mean"], mean, 10)
+        assert row["result"]["max"] == max(-least, most)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_a_program_computes_the_same_under_it(level, device):
     def gradients():
