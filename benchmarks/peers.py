@@ -34,7 +34,11 @@ from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-MODELS = {"LeNet": lenet, "transformer, hidden 64": transformer}
+MODELS = {
+    "LeNet": lenet,
+    "transformer, hidden 128": partial(transformer, hidden=128, length=48),
+    "transformer, hidden 64": transformer,
+}
 LEVELS = "torch", "aten"
 STEPS, WARM_UP = 5, 3
 PLAIN = "without"

@@ -31,6 +31,7 @@ class Finding(str, enum.Enum):
     RANDOM = "other random numbers"
     FIRST_INPUT = "an input differs from the start"
     OTHER_INPUT = "reads the result of another call"
+    CHANGED_INPUT = "an input changed between calls"
     EXTRA_CALL = "a call that only one run makes"
     END_RESULT = "another loss, gradient or parameter"
 

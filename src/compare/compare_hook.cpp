@@ -10,6 +10,7 @@
 #include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "compare/distribution_test.h"
+#include "compare/memory_beside.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/ordered_pool.h"
 #include "compare/pending_comparison.h"
@@ -79,6 +80,7 @@ struct CompareState final : LiveCall {
   std::shared_ptr<ComparedState> compared;
   CallBefore known;  // without stack: that of the rows is longer
   EarlierResults earlier;
+  MemoryBeside beside;
 };
 
 Check overwritten(size_t number) {
@@ -86,6 +88,10 @@ Check overwritten(size_t number) {
           differs("overwritten", "it wrote the memory of result " + std::to_string(number) +
                                      " of the call before, which the program still holds"),
           {}};
+}
+
+Check written_beside(const std::string& places) {
+  return {"", differs("memory beside", "it wrote " + places + ", where its storage has other tensors' elements"), {}};
 }
 
 struct BackwardState final : WatchedForBackward {
@@ -162,6 +168,7 @@ std::unique_ptr<HookState> CompareHook::before(OpCall& call) {
   compared.replayable = std::make_unique<ReplayableCall>(call);
   compared.call.device = device_of_inputs(*compared.replayable);
   state->earlier.take(call);
+  state->beside.take(call, state->live);
   state->watch = std::make_unique<RandomWatch>(call.args(), call.kwargs());
   return state;
 }
@@ -263,6 +270,7 @@ void CompareHook::Impl::forward(OpCall& call, CompareState& state) {
   run.record_memory(results, state.live);
   look_at_devices(results, state.live, *observed);
   observed->overwritten = state.earlier.changed();
+  if (call.error.empty()) observed->written_beside = state.beside.changes();
   if (log::enabled(log::Level::kInfo)) observed->call.outputs = describe(call.result());
   take_values(call, state, results.size(), *observed);
   observed->bytes = observed->snapshot.bytes + compared.replayable->bytes();
@@ -316,6 +324,7 @@ std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observe
   if (observed.call.phase == Phase::kBackward) return judge.gradients();
   std::vector<Check> checks = judge.forward();
   for (const size_t number : observed.overwritten) checks.push_back(overwritten(number));
+  if (!observed.written_beside.empty()) checks.push_back(written_beside(observed.written_beside));
   return checks;
 }
 

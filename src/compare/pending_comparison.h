@@ -63,7 +63,8 @@ struct PendingComparison {
   CallFacts facts;
   std::vector<at::Tensor> output_gradients;     // backward only
   std::vector<TensorFingerprint> fingerprints;  // likewise
-  std::vector<size_t> overwritten;              // a graph: results of the call before that this call wrote, by number
+  std::string written_beside;            // where the call wrote beside its inputs (memory_beside.h); empty: nowhere
+  std::vector<size_t> overwritten;       // a graph: results of the call before that this call wrote, by number
   bool at_once = false;                  // judged before the program goes on: `run` has the program's own tensors
   Snapshot snapshot;                     // else: owns the values of `run`
   std::vector<at::Tensor> same_results;  // the CPU's, where they have the bits of the program's

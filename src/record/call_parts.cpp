@@ -65,7 +65,7 @@ void CallParts::add_arguments(const Value& args, const Value& kwargs) {
 void CallParts::add_result(const Value& result) {
   std::string place = "result";
   add(result, place);
-  scalars_.clear();  // a result that is no tensor is seen where it is used
+  scalars_.clear();  // numbers are values, too: result_numbers.h
 }
 
 void CallParts::add(const Value& value, std::string& place) {

@@ -17,6 +17,7 @@
 #include "record/jitter.h"
 #include "record/json_lines.h"
 #include "record/named_tensors.h"
+#include "record/result_numbers.h"
 #include "record/run_header.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
@@ -87,6 +88,14 @@ std::string random_text(const Value& moved) {
   return text;
 }
 
+// The dtype of numbers that were read from the inputs.
+c10::ScalarType dtype_read(const Recorder::State& state) {
+  for (const Recorder::Input& input : state.inputs) {
+    if (input.tensor.is_floating_point()) return input.tensor.scalar_type();
+  }
+  return at::kDouble;
+}
+
 }  // namespace
 
 bool is_backward_at_torch(const OpCall& call) {
@@ -112,8 +121,12 @@ bool Recorder::wants_rows(const OpCall& call) const {
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
-  KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
-             call.op && makes_variable(*call.op)};
+  KnownOp op{rows_.string(call.name),
+             ResultSource::of(call),
+             writes_uncounted(call),
+             writes_declared(call),
+             call.op && makes_variable(*call.op),
+             !is_metadata_op(call.name) && !asks_about_device(base_name(call.name))};
   op.counts.op = call.name;
   return ops_.emplace(call.name, std::move(op)).first->second;
 }
@@ -244,6 +257,16 @@ void Recorder::arrive(const State& state) {
 }
 
 Recorder::Outputs Recorder::results_of(OpCall& call, State& state) {
+  Outputs outputs = tensors_of(call, state);
+  if (!outputs.empty() || options.modules_only || !state.op->reads_elements) return outputs;
+  at::Tensor numbers = result_numbers(call.result(), dtype_read(state));
+  if (!numbers.defined()) return outputs;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  outputs.push_back({rows_.string("result"), std::move(numbers)});
+  return outputs;
+}
+
+Recorder::Outputs Recorder::tensors_of(OpCall& call, State& state) {
   Outputs outputs;
   ArgumentKey key(/*with_numbers=*/false);
   const bool has_key = !options.modules_only && call.frame().add_result(key);

@@ -50,6 +50,7 @@ class Recorder {
     StringNumber op;
     ResultSource source;
     bool writes_uncounted, writes_declared, factory;
+    bool reads_elements;  // a result that is no tensor is made of tensors' elements
     RecordRow counts = {};
     CallForms arguments = {}, results = {};
   };
@@ -117,6 +118,7 @@ class Recorder {
   void take_new_inputs(OpCall& call, const ArgumentKey* key, State& state, bool in_module, bool* all_known);
   bool may_jitter() const { return options.jitter > 0 && !jittered_.load(std::memory_order_relaxed); }
   void jitter_first(const CallParts& parts);
+  Outputs tensors_of(OpCall& call, State& state);
   Outputs results_of(OpCall& call, State& state);
 
   // The lock is held.

@@ -67,13 +67,6 @@ bool writes_inputs(const Recording& run, const RecordedCall& call) {
                      [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
 }
 
-// The result of a value's maker: read again, or seen in another form, memory is another value of the same maker.
-const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
-  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return nullptr;
-  const auto outputs = run.outputs(run.calls[value.producer]);
-  return value.output < outputs.size() ? &outputs[value.output] : nullptr;
-}
-
 // How many elements of the memory lie between the first and the last of a tensor, both counted.
 int64_t extent_of(const Recording& run, const RecordedValue& value) {
   const auto sizes = run.list(value.shape), strides = run.list(value.stride);
@@ -107,6 +100,12 @@ struct MemoryTraits {
 };
 
 }  // namespace
+
+const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
+  if (value.origin != Origin::kCall || value.producer >= run.calls.size()) return nullptr;
+  const auto outputs = run.outputs(run.calls[value.producer]);
+  return value.output < outputs.size() ? &outputs[value.output] : nullptr;
+}
 
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);

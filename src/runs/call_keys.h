@@ -21,6 +21,10 @@ struct CallKeys {
 };
 OP_TOOLS_API CallKeys call_keys(const Recording& run);
 
+// The result of a value's maker, that its tensor was at first; nullptr: the maker is not known. Memory that is read
+// again after a write, or seen in another form, is another value of the same maker.
+OP_TOOLS_API const RecordedUse* made_as(const Recording& run, const RecordedValue& value);
+
 // By number of the value: it shows memory that was never written (torch.empty and its views), so it has the bits from
 // before.
 OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);

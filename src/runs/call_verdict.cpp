@@ -27,6 +27,7 @@ constexpr std::array kFindings{
     NamedText{"RANDOM", "other random numbers"},
     NamedText{"FIRST_INPUT", "an input differs from the start"},
     NamedText{"OTHER_INPUT", "reads the result of another call"},
+    NamedText{"CHANGED_INPUT", "an input changed between calls"},
     NamedText{"EXTRA_CALL", "a call that only one run makes"},
     NamedText{"END_RESULT", "another loss, gradient or parameter"},
 };

@@ -28,11 +28,12 @@ enum class Finding : uint8_t {
   kShape,
   kNonfinite,  // NaN or infinities on a single side
   kNumbers,
-  kRandom,      // numbers of a call that draws random ones
-  kFirstInput,  // a parameter, gradient or input of the program differs from the start
-  kOtherInput,  // it reads the result of another call than its partner does
-  kExtraCall,   // a call of a single run changes the inputs of later calls
-  kEndResult,   // a loss, a parameter's gradient or a parameter differs
+  kRandom,        // numbers of a call that draws random ones
+  kFirstInput,    // a parameter, gradient or input of the program differs from the start
+  kOtherInput,    // it reads the result of another call than its partner does
+  kChangedInput,  // it reads memory again, which was equal, and which no call is seen to have written otherwise
+  kExtraCall,     // a call of a single run changes the inputs of later calls
+  kEndResult,     // a loss, a parameter's gradient or a parameter differs
 };
 OP_TOOLS_API std::string_view to_string(Finding finding);
 

@@ -82,6 +82,15 @@ bool InputComparison::knows_results_of(uint32_t group, const ComparedInputs& inp
   });
 }
 
+// Both are of the same pair of calls, and neither is the result that was judged there.
+bool InputComparison::is_read_again(uint32_t value_a, uint32_t value_b) const {
+  const auto is_later = [](const Recording& run, uint32_t value) {
+    const RecordedUse* const original = made_as(run, run.values[value]);
+    return original && original->value != value;
+  };
+  return is_later(a_, sources_a_[value_a]) && is_later(b_, sources_b_[value_b]);
+}
+
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.
 uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double relative, ComparedInputs* inputs) {
   const RecordedValue &a = a_.values[sources_a_[value_a]], &b = b_.values[sources_b_[value_b]];
@@ -101,9 +110,9 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
     return number;
   }
   // A value that no call was seen to make may come from an earlier difference, by a way that was not recorded.
-  const bool unseen = call_a == kNoCall || call_b == kNoCall;
-  if (unseen && so_far_->divergence.first != kNoRow) return so_far_->divergence.first;
-  inputs->born = unseen ? Finding::kFirstInput : Finding::kOtherInput;
+  const bool unseen = call_a == kNoCall || call_b == kNoCall, again = is_read_again(value_a, value_b);
+  if ((unseen || again) && so_far_->divergence.first != kNoRow) return so_far_->divergence.first;
+  inputs->born = unseen ? Finding::kFirstInput : again ? Finding::kChangedInput : Finding::kOtherInput;
   inputs->value_a = value_a, inputs->value_b = value_b;
   return kNoRow;
 }
@@ -178,7 +187,7 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
       name_group(row_a, value_a, value_b, difference);
       if (inputs->carried == kNoRow) inputs->carried = row_a;
     }
-    return;
+    if (group != kNoCall || !is_read_again(value_a, value_b)) return;
   }
   const bool is_usual =
       is_usual_unseen(value_a, b, difference) || difference.relative <= kNoiseFactor * noise_at(noise_, value_a);

@@ -75,6 +75,7 @@ class InputComparison {
   void look_at_forward(const Compared& calls, ComparedInputs* inputs) const;
   void look_inside(const Compared& calls, ComparedInputs* inputs) const;
   void name_group(uint32_t row, uint32_t value_a, uint32_t value_b, const ValueDifference& difference);
+  bool is_read_again(uint32_t value_a, uint32_t value_b) const;
   uint32_t origin_of(uint32_t value_a, uint32_t value_b, double relative, ComparedInputs* inputs);
 
   const Recording &a_, &b_;

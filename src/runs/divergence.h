@@ -26,7 +26,7 @@ struct ComparedCalls {
   // Relative to the tensors' norms: the largest of the inputs, that of the output with the largest share of its limit,
   // and that limit. `noise`: that of the noise recording; 0: there is none.
   double input_difference = 0, output_difference = 0, limit = 0, noise = 0;
-  uint32_t value_a = kNoCall, value_b = kNoCall;  // that output; of kFirstInput that input
+  uint32_t value_a = kNoCall, value_b = kNoCall;  // that output; of kFirstInput and kChangedInput that input
   uint32_t source = kNoRow;                       // the row in which the difference was born; of kBorn itself
   uint32_t via = kNoRow;                          // the row that handed it on
   uint32_t seen_in = kNoRow;                      // of a birth: the row of the call whose inputs or results showed it

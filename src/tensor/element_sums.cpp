@@ -363,9 +363,10 @@ class Parts {
   template <class Number, class Visit>
   [[gnu::always_inline]] void each_part_as(int64_t first, int64_t last, int64_t per_part, Visit&& visit) const {
     alignas(64) Number numbers[kPart];
-    each_part(first, last, per_part, [&](const void* data, int64_t at, int64_t n) __attribute__((always_inline)) {
-      visit(numbers_of(data, n, numbers), data, at, n);
-    });
+    each_part(
+        first, last, per_part, [&](const void* data, int64_t at, int64_t n) __attribute__((always_inline)) {
+          visit(numbers_of(data, n, numbers), data, at, n);
+        });
   }
 
   const float* numbers_of(const void* data, int64_t n, float* buffer) const {

@@ -3,6 +3,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "tensor/dispatch_keys.h"
@@ -173,6 +174,16 @@ at::Tensor without_bits(const at::Tensor& tensor) {
       tensor.dtype());
   plain.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   return plain;
+}
+
+at::Tensor bytes_of_storage(const at::Tensor& tensor, ByteRange range) {
+  const std::array size{range.end - range.begin}, stride{int64_t{1}};
+  auto bytes = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.storage()),
+      tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
+      caffe2::TypeMeta::Make<uint8_t>());
+  bytes.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(size), at::IntArrayRef(stride), range.begin);
+  return bytes;
 }
 
 at::Tensor same_memory(const at::Tensor& tensor) {

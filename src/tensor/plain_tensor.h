@@ -54,6 +54,9 @@ OP_TOOLS_API bool computes_shapes_only();
 // read. Plain strided tensors only; made without the dispatcher, so without a version or a history in common.
 OP_TOOLS_API at::Tensor without_bits(const at::Tensor& tensor);
 
+// Bytes of its storage, as a tensor of bytes on its device; made in the same way.
+OP_TOOLS_API at::Tensor bytes_of_storage(const at::Tensor& tensor, ByteRange range);
+
 // Another tensor on the same memory, with the same version counter and without the history: to hold or to show in the
 // place of a tensor that the program must go on owning alone (autograd takes over gradients that have no other owner;
 // Python makes a Parameter of a tensor that no Python object stands for yet). Strided and plain tensors.

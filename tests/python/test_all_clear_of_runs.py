@@ -1,6 +1,8 @@
 """Two runs agree only where their losses, gradients and parameters do; a device that rounds otherwise is no difference."""
 
 import op_tools.sim_device as sim  # isort: skip  (before the first backward pass)
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -344,3 +346,107 @@ def test_a_running_mean_that_is_rounding_alone_is_no_fault(level, tmp_path):
     with sim.rounding():
         comparison = compared(tmp_path, level, make=normalised_twice, optimizer=adam)
     assert comparison.agrees, comparison.table()
+
+
+@contextlib.contextmanager
+def kernel(op, function):
+    """Of the simulated device, in the place of its own."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl(op, function, "PrivateUse1")
+        yield
+
+
+def recorded(folder, level, program):
+    torch.manual_seed(1)
+    with op_tools.OpRecord(output_dir=folder, level=level):
+        program()
+
+
+def reads_numbers():
+    x, y = torch.randn(2, 9, 4).to("sim")
+    for _ in range(5):
+        y = torch.tanh(x @ y.t() @ y)
+        y.sum().item()
+        torch.equal(x, y)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("op", "wrong"), [("_local_scalar_dense", lambda x: 7.25), ("equal", lambda x, y: True)], ids=["item", "equal"]
+)
+def test_a_number_that_a_call_gives_to_the_program_is_a_result(op, wrong, level, tmp_path):
+    recorded(tmp_path / "a", level, reads_numbers)
+    with kernel(op, wrong):
+        recorded(tmp_path / "b", level, reads_numbers)
+    first = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0].first
+    assert first is not None and first.verdict == "born here"
+    assert first.op.split(".")[-1].split("::")[-1] in (op, "item")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_numbers_that_round_otherwise_agree(level, tmp_path):
+    recorded(tmp_path / "a", level, reads_numbers)
+    with sim.rounding():
+        recorded(tmp_path / "b", level, reads_numbers)
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    rows = comparison.ranks[0].rows
+    assert comparison.exit_status == 0
+    assert (
+        sum(row.op in ("torch.Tensor.item", "aten::_local_scalar_dense", "torch.equal", "aten::equal") for row in rows)
+        == 10
+    )
+    assert any(row.output_difference > 0 for row in rows)
+
+
+def writes_a_part():
+    x = torch.randn(8, 4).to("sim") * 1
+    x[:4].add_(torch.ones(4, 4, device="sim"))
+    (x * 2).sum()
+
+
+def adds_beyond(x, other, alpha=1):
+    x.copy_((x.cpu() + alpha * other.cpu()).to("sim"))
+    x.as_strided((2,), (1,), x.storage_offset() + x.numel()).copy_(torch.full((2,), 9.0, device="sim"))
+    return x
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_memory_that_changes_between_calls_is_named_by_its_reader(level, tmp_path):
+    recorded(tmp_path / "a", level, writes_a_part)
+    with kernel("add_.Tensor", adds_beyond):
+        recorded(tmp_path / "b", level, writes_a_part)
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    first = comparison.ranks[0].first
+    assert comparison.exit_status == 1
+    assert (first.finding, first.verdict) == ("an input changed between calls", "born here")
+    assert first.op in ("torch.Tensor.mul", "aten::mul.Tensor") and first.tensor_a["place"] == "args[0]"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_wrong_write_of_a_part_is_named_and_not_its_reader(level, tmp_path):
+    recorded(tmp_path / "a", level, writes_a_part)
+    with sim.fault("scale", ops="aten::add_.Tensor", scale=1.1):
+        recorded(tmp_path / "b", level, writes_a_part)
+    rank = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0]
+    assert rank.first.op in ("torch.Tensor.add_", "aten::add_.Tensor")
+    assert sum(row.verdict == "born here" for row in rank.rows) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_parts_that_are_written_with_other_rounding_agree(level, tmp_path):
+    def fills_a_cache():
+        cache = torch.zeros(12, 16).to("sim")
+        weights = torch.randn(16, 16).to("sim")
+        x = torch.randn(3, 16).to("sim")
+        for place in range(0, 12, 3):
+            x = torch.tanh(x @ weights)
+            cache[place : place + 3] = x
+            cache[place : place + 3].mul_(0.5)
+            (cache[: place + 3] @ weights).softmax(-1)
+        cache.sum()
+
+    recorded(tmp_path / "a", level, fills_a_cache)
+    with sim.rounding():
+        recorded(tmp_path / "b", level, fills_a_cache)
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 0, comparison.table()

@@ -693,3 +693,53 @@ def test_signs_of_factors_have_to_fit_each_other(decompose, op, level, shape, dt
     with sim.rounding(), op_tools.OpAutoCompare(level=level) as clean:
         decompose(matrix)
     assert clean.result().failures == []
+
+
+def adds_beyond(place):
+    """A kernel of add_ that writes another element, so many behind the first of its tensor."""
+
+    def kernel(x, other, alpha=1):
+        x.copy_((x.cpu() + alpha * other.cpu()).to("sim"))
+        x.as_strided((1,), (1,), x.storage_offset() + place).copy_(torch.full((1,), 9.0, device="sim"))
+        return x
+
+    return kernel
+
+
+PARTS = {
+    "behind": (8, lambda x: x[2:4], "4 bytes behind input 0"),
+    "before": (-1, lambda x: x[2:4], "4 bytes before input 0"),
+    "in a gap": (2, lambda x: x[:, :2], "4 bytes between the rows of input 0"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"async_": True}], ids=["at once", "beside"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_kernel_that_writes_beside_its_tensor_is_wrong(part, level, options):
+    place, view_of, where = PARTS[part]
+    x = torch.randn(8, 4).to("sim")
+    view = view_of(x)
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("add_.Tensor", adds_beyond(place), "PrivateUse1")
+        with op_tools.OpAutoCompare(level=level, **options) as compare:
+            view.add_(torch.ones(view.shape, device="sim"))
+    (failure,) = compare.result().failures
+    assert failure["op"] == ("torch.Tensor.add_" if level == "torch" else "aten::add_.Tensor")
+    assert failure["kind"] == "memory beside" and where in failure["reason"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_neighbours_in_a_storage_may_be_written_together(level):
+    flat = torch.randn(64).to("sim")
+    parts = list(flat.split(16))
+    rows = flat.view(8, 8)
+    with op_tools.OpAutoCompare(level=level) as compare:
+        torch._foreach_add_(parts, [torch.ones(16, device="sim")] * 4)
+        torch._foreach_mul_([rows[:, :3], rows[:, 3:]], 2.0)
+        rows[:, 2:5].copy_(torch.ones(8, 3, device="sim"))
+        rows.t()[1:3].mul_(0.5)
+        torch.add(flat[:8], 1, out=flat[8:16])
+        flat[4:9].resize_(3)
+        rows[1:1].add_(1)
+    assert not compare.result().failures and compare.result().passed >= 7

@@ -118,6 +118,32 @@ def test_projections_do_not_depend_on_strides(tmp_path):
     assert (one_way.hash, one_way.projections) == (other.hash, other.projections)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_numbers_that_a_call_gives_to_the_program_are_its_results(level, tmp_path):
+    x = torch.tensor([1.5, 2.0, -3.0], dtype=torch.bfloat16)
+
+    def work(_):
+        x[1].item()
+        torch.tensor(3).item()
+        torch.tensor(1 + 2j).item()
+        torch.equal(x, x)
+        x.tolist()
+        x.data_ptr(), x.size(0), x.get_device()  # sizes and places are no elements
+
+    recording = record(work, tmp_path, level=level)
+    numbers = [
+        (tensor.dtype.removeprefix("torch."), tensor.shape, tensor.mean)
+        for call in recording.calls
+        if call.op.split(".")[-1].split("::")[-1] in ("item", "_local_scalar_dense", "equal", "tolist")
+        for place, tensor in call.outputs
+        if place == "result"
+    ]
+    assert numbers[:4] == [("bfloat16", (), 2.0), ("int64", (), 3), ("complex128", (), 5**0.5), ("bool", (), 1)]
+    if level == "torch":
+        assert numbers[4:] == [("bfloat16", (3,), pytest.approx(0.5 / 3))]
+    assert not any(call.op.endswith(("data_ptr", "size", "get_device")) and call.outputs for call in recording.calls)
+
+
 # ---- where tensors come from ----
 
 
