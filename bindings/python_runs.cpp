@@ -31,6 +31,8 @@ const char* odd_finding_name(OddFinding finding) {
       return "collective";
     case OddFinding::kNotFromInputs:
       return "not_from_inputs";
+    case OddFinding::kChangedInput:
+      return "changed_input";
   }
   return "";
 }
@@ -90,9 +92,9 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective", "not_from_inputs"), the next collective or None. By run how many of its
-  // calls the first run does not make, or the other way round. How many calls were compared, and the others by the
-  // reason.
+  // ("results", "parameter", "collective", "not_from_inputs", "changed_input"), the next collective or None. By run how
+  // many of its calls the first run does not make, or the other way round. How many calls were compared, and the others
+  // by the reason.
   module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());

@@ -25,6 +25,7 @@ _FINDINGS = {
     "parameter": "a parameter is another tensor",
     "collective": "other results than on other ranks, which must have the same",
     "not_from_inputs": "its result does not follow from the inputs of the ranks",
+    "changed_input": "an input changed between calls",
 }
 _COMPARED = "compared"
 _NOT_COMPARED = {

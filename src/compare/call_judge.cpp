@@ -312,6 +312,11 @@ std::vector<Check> CallJudge::forward() {
   const bool needs_reference = !facts_.device.alone && !facts_.random.is_other();
   if (needs_reference) {
     const RunOutcome& reference = reruns_.reference();
+    if (is_index_out_of_range(reference.raised)) {
+      add(Part::kCall, std::nullopt,
+          differs("index", "an index has no element: the device returns, the CPU raises: " + reference.raised));
+      return std::move(checks_);
+    }
     if (!reference.returned()) {
       add(Part::kCall, std::nullopt,
           not_judged(Unjudged::kNoReference,

@@ -2,11 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <string>
 #include <string_view>
 
 namespace op_tools {
+
+template <size_t kCount>
+bool has_any_of(std::string_view error, const std::string_view (&parts)[kCount]) {
+  return std::any_of(std::begin(parts), std::end(parts),
+                     [&](std::string_view part) { return error.find(part) != std::string_view::npos; });
+}
 
 // Code of the program that runs inside of operators, a hook for saved tensors, raised. torch.utils.checkpoint ends its
 // recomputation in this way as soon as it has the tensors it needs.
@@ -23,6 +30,12 @@ inline std::string ended_by_program(std::string_view error) {
 // The device has no kernel of the operator: the text of c10::NotImplementedError.
 inline bool lacks_kernel(std::string_view error) {
   return error.find("Could not run '") != std::string_view::npos && error.find("backend") != std::string_view::npos;
+}
+
+// The CPU refused an index among the elements of the inputs. Devices that look at none of them return something.
+inline bool is_index_out_of_range(std::string_view error) {
+  constexpr std::string_view kRefusals[] = {"out of range", "out of bounds", "out of DATA bounds"};
+  return has_any_of(error, kRefusals);
 }
 
 // Autograd refused the program's use of its tensors (writes a leaf or a view in place, records inference
@@ -42,8 +55,7 @@ inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
       "change requires_grad flags of leaf variables",       //
       "vmap: ",
   };
-  return std::any_of(std::begin(kRefusals), std::end(kRefusals),
-                     [&](std::string_view text) { return error.find(text) != std::string_view::npos; });
+  return has_any_of(error, kRefusals);
 }
 
 }  // namespace op_tools

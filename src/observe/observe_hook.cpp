@@ -4,10 +4,12 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
 #include "base/run_folder.h"
+#include "base/sweeps.h"
 #include "calls/stripped_value.h"
 #include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
@@ -17,6 +19,7 @@
 #include "report/row_file.h"
 #include "tensor/internal_guard.h"
 #include "tensor/known_tensors.h"
+#include "tensor/plain_tensor.h"
 #include "tensor/statistics.h"
 
 namespace op_tools {
@@ -31,28 +34,43 @@ Value integer(uint64_t number) {
 }
 
 // Most tensors of a program are the results of a call and the inputs of later ones. Known here, their elements are
-// read again, for a write that torch does not count, but their hash alone is computed.
+// read again, for a write that torch does not count, but their hash alone is computed. Known by their storage: autograd
+// copies a gradient whose counter of versions is held elsewhere.
 class ReadTensors {
  public:
   std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.device().is_cpu()) return std::make_shared<StatisticsQuery>(tensor);
-    const size_t place = place_of_elements(tensor);
-    std::shared_ptr<StatisticsQuery> earlier;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      earlier = known_.find(tensor, place);
-    }
+    const size_t place = tensor.defined() && tensor.device().is_cpu() ? place_of_elements(tensor) : 0;
+    if (place == 0) return std::make_shared<StatisticsQuery>(tensor);
+    const std::shared_ptr<StatisticsQuery> earlier = find(place);
     auto question = std::make_shared<StatisticsQuery>(tensor, earlier ? &earlier->answer() : nullptr);
-    const bool is_same = earlier && earlier->answer().hash == question->answer().hash;
-    if (is_same || !question->answer().known) return question;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    known_.put(tensor, place, question);
+    if (question->answer().known) put(place, tensor, question);
     return question;
   }
 
  private:
-  std::mutex mutex_;
-  KnownTensors<std::shared_ptr<StatisticsQuery>> known_;
+  struct Known {
+    std::shared_ptr<StatisticsQuery> question;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  };
+
+  std::shared_ptr<StatisticsQuery> find(size_t place) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto entry = known_.find(place);
+    return entry != known_.end() && !entry->second.storage.expired() ? entry->second.question : nullptr;
+  }
+
+  void put(size_t place, const at::Tensor& tensor, const std::shared_ptr<StatisticsQuery>& question) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (sweeps_.due(known_.size(), storage_bytes(tensor))) {
+      std::erase_if(known_, [](const auto& known) { return known.second.storage.expired(); });
+      sweeps_.done(known_.size());
+    }
+    known_.insert_or_assign(place, Known{question, tensor.storage().getWeakStorageImpl()});
+  }
+
+  mutable std::mutex mutex_;
+  std::unordered_map<size_t, Known> known_;  // by place_of_elements()
+  Sweeps sweeps_;
 };
 
 // A tensor as it was when it was asked; holds none of its memory.

@@ -50,6 +50,8 @@ class OddFinder {
   }
 
   OddCalls find() {
+    in_step_.assign(runs_.size(), true);
+    for (size_t run = 1; run < runs_.size(); ++run) in_step_[run] = has_the_calls_of_first(run);
     for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) look_at(call);
     count_calls_without_partner();
     look_at_parameters();
@@ -135,6 +137,7 @@ class OddFinder {
     is_compared_.assign(runs_.size(), false);
     if (is_shared) look_at_inputs(calls);
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
+    if (!alignments_.front().moves_a[call]) look_at_memory(bits, calls);
     const bool is_drawn = !is_shared && are_ranks_ && may_be_of_rank(op, calls);
     if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
       vote(bits, calls, OddFinding::kCollective);
@@ -228,6 +231,69 @@ class OddFinder {
       if (counts(value)) first.emplace(run.string(value.name), value.hash);
     }
     return first;
+  }
+
+  bool has_the_calls_of_first(size_t run) const {
+    const Alignment& pairs = alignments_[run - 1];
+    const auto each = [](const Recording& of, const auto& is_alone) {
+      for (uint32_t call = 0; call < of.calls.size(); ++call) {
+        if (is_alone(call)) return false;
+      }
+      return true;
+    };
+    return each(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) &&
+           each(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
+  }
+
+  // A run in step with others, to whose calls the same was given and which gave the same, can read no other bits than
+  // they do in memory that its calls made: something wrote it that no call shows.
+  void look_at_memory(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls) {
+    std::map<Hashes, std::vector<CallOfRun>> camps;  // by the bits that are read
+    for (uint32_t run = 0; run < runs_.size(); ++run) {
+      in_step_[run] = in_step_[run] && bits[run];
+      if (in_step_[run]) camps[bits[run]->read].push_back({run, calls[run]});
+    }
+    if (camps.empty()) return;
+    const auto most = std::max_element(camps.begin(), camps.end(), [](const auto& camp, const auto& other) {
+      return camp.second.size() < other.second.size();
+    });
+    const CallOfRun of_most = most->second.front();
+    for (const auto& [read, members] : camps) {
+      for (const CallOfRun& member : members) {
+        const Bits &own = *bits[member.run], &others = *bits[of_most.run];
+        in_step_[member.run] =
+            own.read == others.read && own.results == others.results && own.scalars == others.scalars;
+      }
+    }
+    std::erase_if(camps, [&](const auto& camp) {
+      return camp.second.front().run != of_most.run &&
+             !std::all_of(camp.second.begin(), camp.second.end(),
+                          [&](const CallOfRun& member) { return reads_changed_memory(member, of_most); });
+    });
+    name_odd(camps, OddFinding::kChangedInput, /*decides_tie=*/true);
+  }
+
+  // All inputs that differ are memory that was read before, or shown in another form, with the same bits.
+  bool reads_changed_memory(const CallOfRun& call, const CallOfRun& other) const {
+    const auto mine = runs_[call.run]->inputs(runs_[call.run]->calls[call.call]);
+    const auto theirs = runs_[other.run]->inputs(runs_[other.run]->calls[other.call]);
+    if (mine.size() != theirs.size()) return false;
+    bool differs = false;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      const uint32_t value = mine[i].value, other_value = theirs[i].value;
+      if (runs_[call.run]->values[value].hash == runs_[other.run]->values[other_value].hash) continue;
+      const std::optional<uint64_t> made = made_before(call.run, value);
+      if (!made || made != made_before(other.run, other_value)) return false;
+      differs = true;
+    }
+    return differs;
+  }
+
+  // The bits that the memory of a value had when a call made it; nullopt: no call did, or the value is that result.
+  std::optional<uint64_t> made_before(size_t run, uint32_t value) const {
+    const RecordedUse* const original = made_as(*runs_[run], runs_[run]->values[value]);
+    if (original == nullptr || original->value == value) return std::nullopt;
+    return runs_[run]->values[original->value].hash;
   }
 
   // Do each rank's results follow from the inputs of all ranks of its group?
@@ -365,6 +431,7 @@ class OddFinder {
   bool are_shards_ = false, are_ranks_ = false;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> odd_calls_;
+  std::vector<bool> in_step_;      // by run: all its calls so far had the bits of others that are in step
   std::vector<bool> is_compared_;  // by run, of the call that is looked at
   decltype(OddCalls::calls) counts_{};
 };

@@ -20,6 +20,7 @@ enum class OddFinding : uint8_t {
   kParameter,      // not its results: it reads or leaves a parameter that differs from that of the other runs
   kCollective,     // others than those of the same collective on other ranks
   kNotFromInputs,  // of a collective: not the value made of the ranks' inputs
+  kChangedInput,   // so far it had the bits of the others, and reads other ones in memory that its calls made
 };
 
 struct OddCall {

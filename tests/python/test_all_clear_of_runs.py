@@ -422,6 +422,36 @@ def test_memory_that_changes_between_calls_is_named_by_its_reader(level, tmp_pat
     assert first.op in ("torch.Tensor.mul", "aten::mul.Tensor") and first.tensor_a["place"] == "args[0]"
 
 
+@pytest.mark.parametrize("sick", [0, 2])
+@pytest.mark.parametrize("level", LEVELS)
+def test_memory_that_changes_between_calls_makes_a_rank_odd(sick, level, tmp_path, monkeypatch):
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        wrong = kernel("add_.Tensor", adds_beyond) if rank == sick else contextlib.nullcontext()
+        with wrong:
+            recorded(tmp_path, level, writes_a_part)
+    many = op_tools.compare_many([tmp_path])
+    (odd,) = many.rows
+    assert many.exit_status == 1
+    assert (odd.rank, odd.finding, odd.others) == (sick, "an input changed between calls", 3)
+    assert odd.op in ("torch.Tensor.mul", "aten::mul.Tensor")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_buffer_with_data_of_each_rank_makes_no_rank_odd(level, tmp_path, monkeypatch):
+    def program():
+        buffer = torch.zeros(8, 4).to("sim")
+        for _ in range(2):
+            buffer[:4].copy_(data)
+            torch.tanh(buffer).sum()
+
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        data = torch.full((4, 4), float(rank)).to("sim")
+        recorded(tmp_path, level, program)
+    assert not op_tools.compare_many([tmp_path]).rows
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_wrong_write_of_a_part_is_named_and_not_its_reader(level, tmp_path):
     recorded(tmp_path / "a", level, writes_a_part)

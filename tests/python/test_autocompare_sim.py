@@ -743,3 +743,23 @@ def test_neighbours_in_a_storage_may_be_written_together(level):
         flat[4:9].resize_(3)
         rows[1:1].add_(1)
     assert not compare.result().failures and compare.result().passed >= 7
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("op", "program"),
+    [
+        ("index_select", lambda x, index: torch.index_select(x, 0, index)),
+        ("embedding", lambda x, index: F.embedding(index, x)),
+        ("gather", lambda x, index: torch.gather(x, 0, index.view(2, 1))),
+    ],
+    ids=["index_select", "embedding", "gather"],
+)
+def test_an_index_that_the_device_does_not_check_is_named(op, program, level):
+    x, index = torch.randn(4, 3).to("sim"), torch.tensor([9, 1]).to("sim")
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl(op, lambda *_, **__: torch.zeros(2, 3).to("sim"), "PrivateUse1")
+        with op_tools.OpAutoCompare(level=level) as compare:
+            program(x, index)
+    (failure,) = compare.result().failures
+    assert op in failure["op"] and failure["kind"] == "index"
