@@ -201,8 +201,7 @@ class OddFinder {
         camps;                                             // by value's bits
     std::map<std::string_view, std::set<uint64_t>> begun;  // by name: the bits of the first values
     for (const uint32_t run : runs) {
-      const auto is_named = [](const RecordedValue& value) { return value.name != 0; };
-      for (const auto& [name, hash] : first_values(*runs_[run], is_named)) begun[name].insert(hash);
+      for (const auto& [name, hash] : first_parameters(*runs_[run])) begun[name].insert(hash);
       for (const auto& [key, seen] : written_parameters(*runs_[run])) {
         const uint64_t hash = runs_[run]->values[seen.value].hash;
         if (hash != 0) camps[key][hash].push_back({run, seen.call});
@@ -216,19 +215,18 @@ class OddFinder {
 
   // A number for the bits with which all parameters of a run begin: replicas have the same.
   static uint64_t begin_of(const Recording& run) {
-    const auto first = first_values(run, [](const RecordedValue& value) { return value.origin == Origin::kParameter; });
+    const auto first = first_parameters(run);
     uint64_t key = first.size();
     for (const auto& [name, hash] : first) key = (key ^ hash) * 0x9E3779B97F4A7C15ULL;
     return key;
   }
 
-  // By name: the bits of the first value that `counts`.
-  template <class Counts>
-  static std::map<std::string_view, uint64_t> first_values(const Recording& run, const Counts& counts) {
+  // By name: the bits of the first value of each parameter. Not of gradients and inputs, which have names, too.
+  static std::map<std::string_view, uint64_t> first_parameters(const Recording& run) {
     std::map<std::string_view, uint64_t> first;
     for (const RecordedUse& use : run.uses) {
       const RecordedValue& value = run.values[use.value];
-      if (counts(value)) first.emplace(run.string(value.name), value.hash);
+      if (value.origin == Origin::kParameter) first.emplace(run.string(value.name), value.hash);
     }
     return first;
   }
@@ -282,15 +280,15 @@ class OddFinder {
     for (size_t i = 0; i < mine.size(); ++i) {
       const uint32_t value = mine[i].value, other_value = theirs[i].value;
       if (runs_[call.run]->values[value].hash == runs_[other.run]->values[other_value].hash) continue;
-      const std::optional<uint64_t> made = made_before(call.run, value);
-      if (!made || made != made_before(other.run, other_value)) return false;
+      const std::optional<uint64_t> earlier = earlier_bits(call.run, value);
+      if (!earlier || earlier != earlier_bits(other.run, other_value)) return false;
       differs = true;
     }
     return differs;
   }
 
   // The bits that the memory of a value had when a call made it; nullopt: no call did, or the value is that result.
-  std::optional<uint64_t> made_before(size_t run, uint32_t value) const {
+  std::optional<uint64_t> earlier_bits(size_t run, uint32_t value) const {
     const RecordedUse* const original = made_as(*runs_[run], runs_[run]->values[value]);
     if (original == nullptr || original->value == value) return std::nullopt;
     return runs_[run]->values[original->value].hash;

@@ -2,6 +2,7 @@
 
 import op_tools.sim_device as sim  # isort: skip  (before the first backward pass)
 import contextlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -480,3 +481,18 @@ def test_parts_that_are_written_with_other_rounding_agree(level, tmp_path):
         recorded(tmp_path / "b", level, fills_a_cache)
     comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
     assert comparison.exit_status == 0, comparison.table()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_replica_whose_loss_is_another_call_is_odd(level, tmp_path):
+    """Its gradients differ from the start, which have names as parameters do."""
+
+    def distance(reduction):
+        return lambda y: F.l1_loss(y, torch.zeros_like(y), reduction=reduction)
+
+    for rank, reduction in enumerate(("mean", "mean", "sum")):
+        record = op_tools.OpRecord(output_dir=tmp_path / str(rank), level=level)
+        train("cpu", 2, mlp, distance(reduction), sgd, record=record)
+    many = op_tools.compare_many([tmp_path / str(rank) for rank in range(3)])
+    (odd,) = many.rows
+    assert (Path(odd.run).parent.name, odd.finding, many.exit_status) == ("2", "a parameter is another tensor", 1)
