@@ -26,7 +26,7 @@ def coverage_from(facts: Mapping[str, Any]) -> Coverage:
 
 
 class Recorded(Protocol):
-    """What an account is made of: a recording, or what is left of it in memory."""
+    """The source of an account: a recording, or the facts of a recording without its rows."""
 
     @property
     def header(self) -> Any: ...

@@ -14,7 +14,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("declared_tools.json")
 FAIL_ON: dict[str, tuple[str, ...]] = {"wrong": (), "variant": ("OpInvariance",)}
-"""What the exit status of a run is about (`--fail-on`), and the tools that say it; none: all that judge."""
+"""The subject of a run's exit status (`--fail-on`), and the tools that decide it; none: all that judge."""
 CONFIG_FILE = "op_tools.toml"
 """Tools and options for op-tools run and op-tools env, where it is in the working directory."""
 

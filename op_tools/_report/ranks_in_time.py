@@ -224,7 +224,7 @@ def _excess(key: str, calls: int, own: float, usual: float) -> Excess:
 
 
 def _judge(time: RankTime, peers: _Peers, others: int) -> None:
-    """Fills in what a rank's peers, among them so many others, tell of it."""
+    """Fills in the verdict about a rank beside its peers. `others`: how many ranks have the same work."""
     work = time.work
     time.peers = others
     shared, _ = peers.sums(work, Measure.EACH)

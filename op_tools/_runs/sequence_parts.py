@@ -41,7 +41,7 @@ class SequenceParts(Result):
     """Operators by their part in the difference at the end."""
 
     measure: str
-    """What is measured: of which result."""
+    """The name of the measured difference, with the result that it is of."""
     whole: float
     """The difference with no operator in float64."""
     rows: list[SequencePart]

@@ -107,6 +107,11 @@ const RecordedUse* made_as(const Recording& run, const RecordedValue& value) {
   return value.output < outputs.size() ? &outputs[value.output] : nullptr;
 }
 
+const RecordedUse* first_made_as(const Recording& run, uint32_t value) {
+  const RecordedUse* const original = made_as(run, run.values[value]);
+  return original && original->value != value ? original : nullptr;
+}
+
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);
   std::vector<std::optional<MemoryTraits>> traits_of(run.strings.size());

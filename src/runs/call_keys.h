@@ -24,6 +24,8 @@ OP_TOOLS_API CallKeys call_keys(const Recording& run);
 // The result of a value's maker, that its tensor was at first; nullptr: the maker is not known. Memory that is read
 // again after a write, or seen in another form, is another value of the same maker.
 OP_TOOLS_API const RecordedUse* made_as(const Recording& run, const RecordedValue& value);
+// That result, where the value of this number is another of the same maker; else nullptr.
+OP_TOOLS_API const RecordedUse* first_made_as(const Recording& run, uint32_t value);
 
 // By number of the value: it shows memory that was never written (torch.empty and its views), so it has the bits from
 // before.

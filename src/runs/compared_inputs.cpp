@@ -84,11 +84,7 @@ bool InputComparison::knows_results_of(uint32_t group, const ComparedInputs& inp
 
 // Both are of the same pair of calls, and neither is the result that was judged there.
 bool InputComparison::is_read_again(uint32_t value_a, uint32_t value_b) const {
-  const auto is_later = [](const Recording& run, uint32_t value) {
-    const RecordedUse* const original = made_as(run, run.values[value]);
-    return original && original->value != value;
-  };
-  return is_later(a_, sources_a_[value_a]) && is_later(b_, sources_b_[value_b]);
+  return first_made_as(a_, sources_a_[value_a]) && first_made_as(b_, sources_b_[value_b]);
 }
 
 // Why two values differ that come from no pair of calls. Returns the row that it came from, or kNoRow: it is born here.

@@ -233,14 +233,13 @@ class OddFinder {
 
   bool has_the_calls_of_first(size_t run) const {
     const Alignment& pairs = alignments_[run - 1];
-    const auto each = [](const Recording& of, const auto& is_alone) {
-      for (uint32_t call = 0; call < of.calls.size(); ++call) {
-        if (is_alone(call)) return false;
-      }
-      return true;
-    };
-    return each(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) &&
-           each(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
+    for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) {
+      if (pairs.alone_in_a(call)) return false;
+    }
+    for (uint32_t call = 0; call < runs_[run]->calls.size(); ++call) {
+      if (pairs.alone_in_b(call)) return false;
+    }
+    return true;
   }
 
   // A run in step with others, to whose calls the same was given and which gave the same, can read no other bits than
@@ -252,10 +251,7 @@ class OddFinder {
       if (in_step_[run]) camps[bits[run]->read].push_back({run, calls[run]});
     }
     if (camps.empty()) return;
-    const auto most = std::max_element(camps.begin(), camps.end(), [](const auto& camp, const auto& other) {
-      return camp.second.size() < other.second.size();
-    });
-    const CallOfRun of_most = most->second.front();
+    const CallOfRun of_most = largest_camp(camps).front();
     for (const auto& [read, members] : camps) {
       for (const CallOfRun& member : members) {
         const Bits &own = *bits[member.run], &others = *bits[of_most.run];
@@ -289,9 +285,8 @@ class OddFinder {
 
   // The bits that the memory of a value had when a call made it; nullopt: no call did, or the value is that result.
   std::optional<uint64_t> earlier_bits(size_t run, uint32_t value) const {
-    const RecordedUse* const original = made_as(*runs_[run], runs_[run]->values[value]);
-    if (original == nullptr || original->value == value) return std::nullopt;
-    return runs_[run]->values[original->value].hash;
+    const RecordedUse* const original = first_made_as(*runs_[run], value);
+    return original ? std::optional(runs_[run]->values[original->value].hash) : std::nullopt;
   }
 
   // Do each rank's results follow from the inputs of all ranks of its group?
@@ -387,19 +382,28 @@ class OddFinder {
     }
   }
 
+  // Of camps of as many runs that with the first run. There is a camp.
+  template <class Key>
+  static const std::vector<CallOfRun>& largest_camp(const std::map<Key, std::vector<CallOfRun>>& camps) {
+    return std::max_element(camps.begin(), camps.end(),
+                            [](const auto& camp, const auto& other) {
+                              const size_t size = camp.second.size(), other_size = other.second.size();
+                              return size < other_size ||
+                                     (size == other_size && camp.second.front().run > other.second.front().run);
+                            })
+        ->second;
+  }
+
   // Of results that should be the same those are odd that fewer runs have than the most frequent; as many: where
   // that decides.
   template <class Result>
   void name_odd(const std::map<Result, std::vector<CallOfRun>>& results, OddFinding finding, bool decides_tie) {
-    const std::vector<CallOfRun>* most = nullptr;
+    if (results.empty()) return;
+    const std::vector<CallOfRun>& most = largest_camp(results);
     for (const auto& [result, members] : results) {
-      const bool is_more = most == nullptr || members.size() > most->size();
-      if (is_more || (members.size() == most->size() && members.front().run < most->front().run)) most = &members;
-    }
-    for (const auto& [result, members] : results) {
-      if (&members == most || (members.size() == most->size() && !decides_tie)) continue;
+      if (&members == &most || (members.size() == most.size() && !decides_tie)) continue;
       for (const CallOfRun& odd : members) {
-        add(odd.run, odd.call, most->front().run, most->front().call, members.size(), most->size(), finding);
+        add(odd.run, odd.call, most.front().run, most.front().call, members.size(), most.size(), finding);
       }
     }
   }

@@ -167,23 +167,25 @@ bool computes_shapes_only() {
   return TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
 }
 
-at::Tensor without_bits(const at::Tensor& tensor) {
+namespace {
+// On the memory of a tensor, without the bits that change how it reads.
+at::Tensor on_memory_of(const at::Tensor& tensor, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
+                        at::IntArrayRef strides, int64_t offset) {
   auto plain = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(tensor.storage()),
-      tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
-      tensor.dtype());
-  plain.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+      tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}), dtype);
+  plain.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return plain;
+}
+}  // namespace
+
+at::Tensor without_bits(const at::Tensor& tensor) {
+  return on_memory_of(tensor, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
 at::Tensor bytes_of_storage(const at::Tensor& tensor, ByteRange range) {
   const std::array size{range.end - range.begin}, stride{int64_t{1}};
-  auto bytes = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(tensor.storage()),
-      tensor.key_set() - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}),
-      caffe2::TypeMeta::Make<uint8_t>());
-  bytes.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(size), at::IntArrayRef(stride), range.begin);
-  return bytes;
+  return on_memory_of(tensor, caffe2::TypeMeta::Make<uint8_t>(), size, stride, range.begin);
 }
 
 at::Tensor same_memory(const at::Tensor& tensor) {
