@@ -11,7 +11,7 @@ from typing import Any, ClassVar, overload
 
 from .._base.account import lines_of, reasons_of
 from .._base.core import RunComparison, base_name, text_table
-from .._base.declared_rows import CallVerdict, RunRow
+from .._base.declared_rows import CallVerdict, Finding, RunRow
 from .._base.error_text import printable
 from .._base.own_command import op_tools_line
 from .._base.rank_text import lines_of_ranks, ranks_text
@@ -312,6 +312,11 @@ def _first_lines(rank: RankComparison, first: RunRow) -> list[str]:
         if value or other:
             lines.append(f"  {what}: {value}" + (f"; in B {other}" if other and other != value else ""))
     lines += [f"  A: {_tensor_text(first.tensor_a)}", f"  B: {_tensor_text(first.tensor_b)}"]
+    if first.finding == Finding.CHANGED_INPUT and first.tensor_b:
+        lines += [
+            f"  B's memory was written last by {short_name(first.tensor_b['written_by'])} (id {first.tensor_b['written_by_id']}),",
+            "  which may have written beside its own tensor, as any call before it may",
+        ]
     if first.output_difference:
         limit = f"; rounding explains {first.limit:.2g}" if first.limit else ""
         noise = f"; the noise is {first.noise:.2g}" if first.noise else ""

@@ -12,7 +12,8 @@ ResultSource ResultSource::of(const OpCall& call) {
   const std::string_view base = base_name(call.name);
   // At the aten level a factory of data is an operator that copies: its values were there before.
   const bool gives_data = call.level == Level::kTorch && has_trait(base, OpTrait::kGivesData);
-  return {returns_uninitialized(base), gives_data, is_collective(call.name)};
+  return {returns_uninitialized(base), gives_data, is_collective(call.name),
+          !is_metadata_op(call.name) && !asks_about_device(base)};
 }
 
 ValueSource ResultSource::of_results(OpCall& call) const {

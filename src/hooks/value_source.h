@@ -21,6 +21,7 @@ struct ResultSource {
   static ResultSource of(const OpCall& call);
 
   bool uninitialized = false, gives_data = false, collective = false;
+  bool reads_elements = true;  // a result that is no tensor is made of tensors' elements: item(), equal()
 
   // In after().
   ValueSource of_results(OpCall& call) const;

@@ -29,6 +29,7 @@
 #include "observe/overflow_window.h"
 #include "tensor/copy_memory.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/result_numbers.h"
 
 namespace op_tools {
 namespace {
@@ -232,6 +233,7 @@ struct OverflowHook::Impl {
   };
   Results look_at_results(OpCall& call, const State& state, const NameRules& rules);
   void look(const at::Tensor& tensor, const OpCall& call, const State& state, const NameRules& rules, Results& results);
+  static void look_at_numbers(const at::Tensor& numbers, Results& results);
   OverflowRecord record_of(OpCall& call, State& state, const NameRules& rules, Results results, bool saves);
 };
 
@@ -302,11 +304,24 @@ void OverflowHook::Impl::look(const at::Tensor& tensor, const OpCall& call, cons
   results.unsound |= flag->question->answered() && flag->question->answer().any();
 }
 
+// A number that the program reads of a device may be another one than the tensor's.
+void OverflowHook::Impl::look_at_numbers(const at::Tensor& numbers, Results& results) {
+  if (!may_have_specials(numbers)) return;
+  const auto flag = std::make_shared<Flag>(numbers);
+  if (flag->is_sound()) return;
+  results.tensors.push_back(numbers);
+  results.flags.push_back(flag);
+  results.unsound = true;
+}
+
 OverflowHook::Impl::Results OverflowHook::Impl::look_at_results(OpCall& call, const State& state,
                                                                 const NameRules& rules) {
   Results results;
   call.frame().visit_result([&](const at::Tensor& tensor) { look(tensor, call, state, rules, results); });
   results.returned = results.tensors.size();
+  if (results.tensors.empty() && !state.inputs.empty() && rules.source.reads_elements) {
+    look_at_numbers(result_numbers(call.result(), at::kDouble), results);
+  }
   // A tensor that it wrote is a result as well, whether or not it was returned (_foreach_add_, __setitem__).
   for (const auto& [index, tensor] : state.written) {
     const at::Tensor& target = tensor;

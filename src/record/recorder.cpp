@@ -17,10 +17,10 @@
 #include "record/jitter.h"
 #include "record/json_lines.h"
 #include "record/named_tensors.h"
-#include "record/result_numbers.h"
 #include "record/run_header.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/result_numbers.h"
 
 namespace op_tools {
 namespace {
@@ -121,12 +121,8 @@ bool Recorder::wants_rows(const OpCall& call) const {
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
-  KnownOp op{rows_.string(call.name),
-             ResultSource::of(call),
-             writes_uncounted(call),
-             writes_declared(call),
-             call.op && makes_variable(*call.op),
-             !is_metadata_op(call.name) && !asks_about_device(base_name(call.name))};
+  KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
+             call.op && makes_variable(*call.op)};
   op.counts.op = call.name;
   return ops_.emplace(call.name, std::move(op)).first->second;
 }
@@ -258,7 +254,7 @@ void Recorder::arrive(const State& state) {
 
 Recorder::Outputs Recorder::results_of(OpCall& call, State& state) {
   Outputs outputs = tensors_of(call, state);
-  if (!outputs.empty() || options.modules_only || !state.op->reads_elements) return outputs;
+  if (!outputs.empty() || options.modules_only || !state.op->source.reads_elements) return outputs;
   at::Tensor numbers = result_numbers(call.result(), dtype_read(state));
   if (!numbers.defined()) return outputs;
   const std::lock_guard<std::mutex> lock(mutex_);

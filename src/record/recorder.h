@@ -50,7 +50,6 @@ class Recorder {
     StringNumber op;
     ResultSource source;
     bool writes_uncounted, writes_declared, factory;
-    bool reads_elements;  // a result that is no tensor is made of tensors' elements
     RecordRow counts = {};
     CallForms arguments = {}, results = {};
   };

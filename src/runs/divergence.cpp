@@ -247,6 +247,7 @@ void Finder::compare(const Compared& calls) {
   row.a = calls.a.back(), row.b = calls.b.back();
   row.group = calls.group;
   const RecordedCall &a = a_.calls[row.a], &b = b_.calls[row.b];
+  so_far_.terms.enter_step(a.step);
   row.other_op = calls.group != kNoCall || plain_name(a_.string(a.op)) != plain_name(b_.string(b.op));
   row.other_scalars = !row.other_op && a_.string(a.scalars) != b_.string(b.scalars);
   std::optional<ComparedSteps> steps;

@@ -12,6 +12,12 @@ constexpr double kRounding = 1.01;  // of the norms themselves
 
 }  // namespace
 
+void GradientTerms::enter_step(int64_t step) {
+  if (step <= step_) return;
+  step_ = step;
+  by_shape_.clear();
+}
+
 void GradientTerms::add(ListNumber shape, double norm, double difference) {
   if (!std::isfinite(norm) || !std::isfinite(difference)) return;
   Terms& terms = by_shape_[shape];

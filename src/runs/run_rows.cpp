@@ -47,6 +47,11 @@ Value tensor_value(const Recording& run, const RecordedCall& call, uint32_t numb
     }
   }
   if (value.hash != 0) facts.emplace_back("hash", hash_text(value.hash));
+  if (value.origin == Origin::kCall) {
+    const RecordedCall& writer = run.calls[value.producer];
+    facts.emplace_back("written_by", std::string(run.string(writer.op)));
+    facts.emplace_back("written_by_id", static_cast<int64_t>(writer.id));
+  }
   return make_dict(std::move(facts));
 }
 
@@ -103,7 +108,8 @@ const Columns<RunRow>& RunRow::columns() {
            "that of the output which is nearest to its limit, or over it"},
           {"limit", &RunRow::limit, "how large that may be for these inputs, this dtype and this operator"},
           {"noise", &RunRow::noise, "how large it is between A and the noise recording"},
-          {"tensor_a", &RunRow::tensor_a, "that output in A: place, shape, dtype and statistics",
+          {"tensor_a", &RunRow::tensor_a,
+           "that output in A: place, shape, dtype, statistics, and the call that wrote its memory last",
            "dict[str, Any] | None"},
           {"tensor_b", &RunRow::tensor_b, "that output in B", "dict[str, Any] | None"},
           {"source", &RunRow::source, "the row in which the difference was born"},

@@ -104,13 +104,16 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   const ScopedKernel scope;
   static const std::string kName = "aten::_local_scalar_dense";
   const c10::DeviceGuard guard(self.device());
-  const FaultInjection faults(kName, /*moves_data=*/false,
-                              scope.is_of_tool());  // only missing and exception: a number has no memory
+  FaultInjection faults(kName, /*moves_data=*/true, scope.is_of_tool());
   Queue& queue = queue_for_work();
-  const auto latency = latency_of(kName);
+  const auto latency = latency_of(kName) + faults.latency();
   if (latency.count() > 0) queue.push(nullptr, latency);
   queue.wait();
-  return cpu_alias(self).item();
+  const at::Tensor element = cpu_alias(self);
+  if (!faults.any()) return element.item();
+  torch::jit::Stack results{element.clone()};  // a wrong number; the tensor stays right
+  faults.after(results, {element}, {});
+  return results.front().toTensor().item();
 }
 
 }  // namespace

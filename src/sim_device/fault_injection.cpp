@@ -88,29 +88,43 @@ at::Tensor with_room_behind(const at::Tensor& result) {
   return other;
 }
 
+// The place behind the last element, in elements of the storage.
+int64_t place_behind(const at::Tensor& tensor) {
+  int64_t behind = tensor.storage_offset() + 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) behind += (tensor.size(i) - 1) * tensor.stride(i);
+  return behind;
+}
+
+void invert_element(const at::Tensor& tensor, int64_t place) {
+  auto* const bytes =
+      static_cast<unsigned char*>(tensor.storage().mutable_data()) + static_cast<size_t>(place) * tensor.itemsize();
+  for (size_t i = 0; i < tensor.itemsize(); ++i) bytes[i] = static_cast<unsigned char>(~bytes[i]);
+}
+
+// Memory of an argument cannot be replaced, and the bytes behind it may be anything.
+bool write_behind_argument(const at::Tensor& argument) {
+  const int64_t behind = place_behind(argument);
+  if (static_cast<size_t>(behind + 1) * argument.itemsize() > argument.storage().nbytes()) return false;
+  invert_element(argument, behind);
+  return true;
+}
+
 // Inverts the bits of the element that lies in memory behind the last element of the first result.
-bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments) {
+bool write_behind(torch::jit::Stack& results, const std::vector<at::Tensor>& arguments,
+                  const std::vector<at::Tensor>& written) {
   for (c10::IValue& value : results) {
     if (!value.isTensor() || !has_elements(value.toTensor())) continue;
-    at::Tensor result = value.toTensor();
-    int64_t behind = result.storage_offset() + 1;
-    for (int64_t i = 0; i < result.dim(); ++i) behind += (result.size(i) - 1) * result.stride(i);
+    const at::Tensor result = value.toTensor();
     const auto shares = [&](const at::Tensor& argument) { return share_memory(result, argument); };
-    if (std::any_of(arguments.begin(), arguments.end(), shares)) {
-      // Memory of an argument cannot be replaced, and the bytes behind it may be anything.
-      if (static_cast<size_t>(behind + 1) * result.itemsize() > result.storage().nbytes()) return false;
-    } else {
-      // Its own may be larger than it: mse_loss reduces into the memory of all differences.
-      result = with_room_behind(result);
-      value = result;
-      behind = result.numel();
-    }
-    auto* const bytes =
-        static_cast<unsigned char*>(result.storage().mutable_data()) + static_cast<size_t>(behind) * result.itemsize();
-    for (size_t i = 0; i < result.itemsize(); ++i) bytes[i] = static_cast<unsigned char>(~bytes[i]);
+    if (std::any_of(arguments.begin(), arguments.end(), shares)) return write_behind_argument(result);
+    // Its own memory may be larger than it: mse_loss reduces into the memory of all differences.
+    const at::Tensor other = with_room_behind(result);
+    value = other;
+    invert_element(other, other.numel());
     return true;
   }
-  return false;
+  const at::Tensor* const argument = first_filled(written);  // _foreach_add_ and others return nothing
+  return argument && write_behind_argument(*argument);
 }
 
 // The elements with an address of their own: torch refuses to write where several elements share an address.
@@ -303,7 +317,7 @@ bool FaultInjection::inject(const Hit& hit, torch::jit::Stack& results, const st
     case Kind::kLostWrite:
       return lose_writes(written);
     case Kind::kOutOfBounds:
-      return write_behind(results, inputs);
+      return write_behind(results, inputs, written);
     case Kind::kMutateInput:
       return change_input(hit, inputs, written, returned);
     default:

@@ -10,7 +10,7 @@ import math
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ BAND = 0.011  # bisect takes numbers as right that are within a hundredth of tho
 SPOILED_PART = 0.5  # of the trials of two runs: a spoiled result in the place of an edit
 BFLOAT16_PART = 0.25  # of the trials of a single run
 ALL_CALLS_PART = 0.3  # of the spoils: in every call of the operator
+READ_PART = 0.3  # of the spoils of programs in parts: of a number that the program reads
 BEYOND_ROUNDING = 10  # times the error of the same run without the change
 UNREAD = "mutate_input behind the last reader"
 # Calls that compute nothing, or that a fault does not spoil; and numbers that the program hands to the device.
@@ -53,6 +54,13 @@ _QUIET_SPOILS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mutate_input", {}),
     ("noncontiguous", {"scale": 1.5}),
     ("nondeterministic", {"scale": 1.5}),
+)
+# Faults of programs in parts: a write behind a part, a wrong number of `item()`.
+BESIDE, READ = "out_of_bounds", "aten::_local_scalar_dense"
+_NUMBERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("scale", {"scale": 1.1}),
+    ("scale", {"scale": -1.0}),
+    ("late_write", {}),
 )
 _NOT_FINITE: tuple[tuple[str, dict[str, Any]], ...] = (("nan", {}), ("inf", {}))
 ARITHMETIC_SPOILS = tuple(one for one in _PLAIN_SPOILS if one[0] != "above_size") + _QUIET_SPOILS[1:4]
@@ -140,35 +148,48 @@ class _Operators(op_tools.Hook):
 
     def __init__(self, device: str) -> None:
         self.calls: list[tuple[str, int]] = []
+        self.writes: list[str] = []  # the operators that write in place
+        self.reads = 0  # numbers that were given to the program
         self._device = device
 
     def after(self, call: op_tools.Call, state: object) -> None:
         result = call.result[0] if isinstance(call.result, (list, tuple)) and call.result else call.result
+        if call.name == READ:
+            self.reads += 1
+        writes = call.name.partition(".")[0].endswith("_") and not NEVER_SPOILED.match(call.name)
+        if writes and _planted_faults.has_kernel(self._device, call.name):
+            self.writes.append(call.name)
         is_made = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == self._device
         if is_made and not NEVER_SPOILED.match(call.name) and _planted_faults.has_kernel(self._device, call.name):
             self.calls.append((call.name, result.numel()))
 
 
-def _draw_spoil(
-    drawn: Program,
-    draw: random.Random,
-    spoils: Iterable[tuple[str, dict[str, Any]]] | None,
-    *,
-    in_all: bool,
-    device: str,
-) -> Spoil:
+def _draw_spoil(drawn: Program, draw: random.Random, command: Command, device: str) -> Spoil:
     operators = _Operators(device)
     with rounding(device):
         train(drawn, device, tool=op_tools.HookScope(operators, level="aten"))
+    if drawn.in_parts:
+        return _draw_spoil_of_parts(operators, draw, command)
     number = draw.randrange(len(operators.calls))
     operator, numel = operators.calls[number]
     before = sum(name == operator for name, _ in operators.calls[:number])
-    in_all = in_all or draw.random() < ALL_CALLS_PART
-    chosen = spoils or (ARITHMETIC_SPOILS if in_all else _PLAIN_SPOILS + _QUIET_SPOILS)
+    in_all = command.in_every_call or draw.random() < ALL_CALLS_PART
+    chosen = command.spoils or (ARITHMETIC_SPOILS if in_all else _PLAIN_SPOILS + _QUIET_SPOILS)
     kind, arguments = draw.choice([one for one in chosen if one[0] in _planted_faults.kinds(device)])
     if kind == "above_size":  # the tail of a vector loop
         arguments = {**arguments, "size": max(0, numel - draw.choice((1, 2, 3, 7)))}
     return Spoil(kind, operator, arguments, None if in_all else before)
+
+
+def _draw_spoil_of_parts(operators: _Operators, draw: random.Random, command: Command) -> Spoil:
+    reads = command.spoils is _NOT_FINITE or not command.sees_beside
+    if reads or draw.random() < READ_PART:
+        kind, arguments = draw.choice(list(command.spoils or _NUMBERS))
+        return Spoil(kind, READ, arguments, draw.randrange(operators.reads))
+    number = draw.randrange(len(operators.writes) // 2)  # of the first step: the second reads all that it left
+    operator = operators.writes[number]
+    call = operators.writes[:number].count(operator)
+    return Spoil(BESIDE, operator, {}, None if draw.random() < ALL_CALLS_PART else call)
 
 
 class _Both:
@@ -336,6 +357,7 @@ class Command:
     spoils: tuple[tuple[str, dict[str, Any]], ...] | None = None  # None: all
     in_every_call: bool = False
     losses_alone: bool = False  # it is told nothing else
+    sees_beside: bool = True  # writes behind a part; a saved call has memory of its own
     steps: int = 2
     levels: tuple[str, ...] = ("torch", "aten")
 
@@ -347,7 +369,7 @@ COMMANDS = {
     "ranks": Command(ranks),
     "autocompare": Command(autocompare, of_two_runs=False),
     "overflow": Command(overflow, of_two_runs=False, spoils=_NOT_FINITE),
-    "replay": Command(replay, of_two_runs=False, levels=("aten",)),
+    "replay": Command(replay, of_two_runs=False, levels=("aten",), sees_beside=False),
     "bisect": Command(
         bisect,
         of_two_runs=False,
@@ -396,16 +418,16 @@ def _kind(command: Command, change: Change, outcome: Outcome, program: Program) 
     return change.kind if read > MATTERS else UNREAD
 
 
-def trial(name: str, seed: int, level: str, *, clean: bool, device: str = "sim") -> Trial:
+def trial(name: str, seed: int, level: str, *, clean: bool, device: str = "sim", in_parts: bool = False) -> Trial:
     """A trial: the change follows from the seed."""
-    command, drawn = COMMANDS[name], program(seed)
+    command, drawn = COMMANDS[name], program(seed, in_parts=in_parts)
     draw = random.Random(f"all clear {name} {seed}")
     is_spoiled = not command.of_two_runs or draw.random() < SPOILED_PART
     dtype = torch.bfloat16 if name == "autocompare" and draw.random() < BFLOAT16_PART else torch.float32
     if clean:
         change = Change()
     elif is_spoiled:
-        change = Change(spoil=_draw_spoil(drawn, draw, command.spoils, in_all=command.in_every_call, device=device))
+        change = Change(spoil=_draw_spoil(drawn, draw, command, device))
     else:
         change = Change(edit=draw_edit(drawn, seed))
     with tempfile.TemporaryDirectory() as folder:

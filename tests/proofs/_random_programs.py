@@ -102,6 +102,26 @@ class RootMeanSquare(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
+class Standardized(nn.Module):
+    """By running statistics, which are parts of a memory, and with halves that are scaled where they lie."""
+
+    memory: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("memory", torch.zeros(2 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, square = self.memory.chunk(2)
+        with torch.no_grad():
+            mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+            square.mul_(0.9).add_(x.square().mean(0), alpha=0.1)
+        y = (x - mean) * torch.rsqrt(square + 0.1)
+        y[: len(y) // 2].mul_(1.5)
+        y[len(y) // 2 :].neg_()
+        return y
+
+
 Layers = dict[str, Callable[[], nn.Module]]
 SMOOTH: Layers = {
     "relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus, "silu": nn.SiLU, "elu": nn.ELU,
@@ -163,13 +183,16 @@ class Program:
     reads_gradients: bool  # for a log
     clips_gradients: bool
     accumulates: bool  # two backward passes per step
+    # Parameters, gradients and running statistics are parts of larger memories, and the program decides by numbers that
+    # it reads of the device.
+    in_parts: bool = False
 
     @property
     def text(self) -> str:
         return f"{self.data}: {', '.join(self.layers)}; {self.loss}, {self.optimizer}"
 
 
-def program(seed: int) -> Program:
+def program(seed: int, *, in_parts: bool = False) -> Program:
     draw = random.Random(f"program {seed}")
     data = draw.choice(list(LAYERS))
     layers: list[str] = []
@@ -191,6 +214,7 @@ def program(seed: int) -> Program:
         reads_gradients=draw.random() < 0.3,
         clips_gradients=draw.random() < 0.2,
         accumulates=draw.random() < 0.15,
+        in_parts=in_parts,
     )
 
 
@@ -218,6 +242,7 @@ class Network(nn.Module):
         super().__init__()
         self.edit = edit
         self.layers = nn.ModuleList((LAYERS[program.data] | SMOOTH)[name]() for name in program.layers)
+        self.standardized = Standardized(C) if program.in_parts else nn.Identity()
         self.head = nn.Linear(C, CLASSES)
         if edit.kind == "eps":
             for layer in self.modules():
@@ -238,7 +263,7 @@ class Network(nn.Module):
             x = x.mean((2, 3))
         elif x.dim() == 3:
             x = x.mean(1)
-        logits = self.head(x)
+        logits = self.head(self.standardized(x))
         return logits * edit.amount if edit.kind == "logits" else logits
 
     def edited(self, x: Tensor) -> Tensor:
@@ -306,6 +331,25 @@ def _largest_share(tensors: dict[str, Tensor], two: dict[str, Tensor]) -> float:
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
 
+def lay_into_one_memory(parameters: list[nn.Parameter]) -> None:
+    """The parameters become parts of a memory, their gradients of another."""
+    memory = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    gradients = torch.zeros_like(memory)
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part, gradient in zip(parameters, memory.split(sizes), gradients.split(sizes), strict=True):
+        parameter.data = part.view(parameter.shape)
+        parameter.grad = gradient.view(parameter.shape)
+
+
+def damp(parameters: list[nn.Parameter]) -> None:
+    """Smaller gradients, by a norm that the program reads."""
+    squares = torch.stack([parameter.grad.square().sum() for parameter in parameters if parameter.grad is not None])
+    norm = squares.sum().sqrt().item()
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(1 / (1 + norm * norm))
+
+
 def train(
     program: Program,
     device: str = "cpu",
@@ -326,15 +370,18 @@ def train(
     outcome = Outcome()
     torch.manual_seed(program.seed)
     network = Network(program, edit).to(device, dtype)
+    parameters = list(network.parameters())
+    if program.in_parts:
+        lay_into_one_memory(parameters)
     rate = RATES[program.optimizer] * (edit.amount if edit.kind == "rate" else 1.0)
     options = {"momentum": program.momentum} if program.momentum else {}
-    method = OPTIMIZERS[program.optimizer](network.parameters(), lr=rate, foreach=program.foreach, **options)
+    method = OPTIMIZERS[program.optimizer](parameters, lr=rate, foreach=program.foreach, **options)
     draw = torch.Generator().manual_seed(program.seed)
     shape = {"rows": (N, C), "tokens": (N, T, C), "images": (N, C, H, H)}[program.data]
     with tool or contextlib.nullcontext():
         for _ in range(steps):
             if edit.kind != "zero_grad":
-                method.zero_grad()
+                method.zero_grad(set_to_none=not program.in_parts)
             for _ in range(1 + program.accumulates):
                 x = torch.randn(shape, generator=draw).to(device, dtype)
                 labels = torch.randint(CLASSES, (N,), generator=draw).to(device)
@@ -342,11 +389,13 @@ def train(
                 loss = loss_of(program, edit, network(x), labels, targets)
                 loss.backward()
             if program.reads_gradients:
-                for parameter in network.parameters():
+                for parameter in parameters:
                     if parameter.grad is not None:
                         parameter.grad.cpu().double()
             if program.clips_gradients:
-                nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+            if program.in_parts:
+                damp(parameters)
             method.step()
             outcome.losses.append(loss.item())
             step_done(outcome.losses[-1])

@@ -41,21 +41,21 @@ CONFORMANCE = "conformance"
 LEVELS = {**{name: command.levels for name, command in _all_clears.COMMANDS.items()}, CONFORMANCE: ("aten",)}
 
 
-def trial(command: str, seed: int, level: str, device: str, *, clean: bool) -> _all_clears.Trial | None:
+def trial(command: str, seed: int, level: str, device: str, *, clean: bool, in_parts: bool) -> _all_clears.Trial | None:
     """None: the right result is not known."""
     if command == CONFORMANCE:
         import _all_clears_of_cases  # loads the simulated device
 
         return _all_clears_of_cases.trial(seed, clean=clean)
-    return _all_clears.trial(command, seed, level, clean=clean, device=device)
+    return _all_clears.trial(command, seed, level, clean=clean, device=device, in_parts=in_parts)
 
 
-def rate(command: str, level: str, device: str, first: int, trials: int, clean: int) -> bool:
+def rate(command: str, level: str, device: str, first: int, trials: int, clean: int, *, in_parts: bool) -> bool:
     """Prints a line for the table, and the failures above it. True: there are failures."""
     spoils = {*_planted_faults.kinds(device), _all_clears.UNREAD}
     matter, said_right, named, unjudged = (collections.Counter[str]() for _ in range(4))
     for seed in range(first, first + trials):
-        done = trial(command, seed, level, device, clean=False)
+        done = trial(command, seed, level, device, clean=False, in_parts=in_parts)
         if done is None or not done.matters:
             continue
         matter[done.kind] += 1
@@ -68,7 +68,7 @@ def rate(command: str, level: str, device: str, first: int, trials: int, clean: 
             print(f"    {done.text}: off by {done.off:.2g}, said: {done.said or 'all right'}", flush=True)
     alarms = 0
     for seed in range(first, first + clean):
-        done = trial(command, seed, level, device, clean=True)
+        done = trial(command, seed, level, device, clean=True, in_parts=in_parts)
         if done and done.verdict is Verdict.DIFFERS:
             alarms += 1
             print(f"    {done.text}: {done.said}", flush=True)
@@ -94,6 +94,12 @@ def main() -> int:
     parser.add_argument(
         "--device", default="sim", help="that trains: sim (the default), cuda; a conformance trial has sim"
     )
+    parser.add_argument(
+        "--in-parts",
+        action="store_true",
+        help="programs whose parameters and statistics are parts of larger memories, and that read numbers; "
+        "the device writes behind a part, or gives a wrong number",
+    )
     options = parser.parse_args()
     if options.device == "sim" or options.command == CONFORMANCE:
         import op_tools.sim_device  # noqa: F401  (loads it)
@@ -103,7 +109,16 @@ def main() -> int:
     known = LEVELS[options.command]
     levels = [level for level in options.level if level in known] or list(known)
     wrong = [
-        rate(options.command, level, options.device, options.seed, options.trials, options.clean) for level in levels
+        rate(
+            options.command,
+            level,
+            options.device,
+            options.seed,
+            options.trials,
+            options.clean,
+            in_parts=options.in_parts,
+        )
+        for level in levels
     ]
     return int(any(wrong))
 

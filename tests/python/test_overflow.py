@@ -142,6 +142,33 @@ def test_a_fault_of_an_operator_hits_the_programs_calls_and_none_of_the_check(op
     assert fault.hits == (3 if op == "cat" else 0)
 
 
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_number_that_the_program_reads_is_a_result(kind, level):
+    x = torch.ones(3).to("sim")
+
+    def program():
+        for _ in range(3):
+            x.sum().item()
+            x.tolist()
+
+    assert checked(program, level=level).verdict == "agrees"
+    with op_tools.sim_device.fault(kind, ops="_local_scalar_dense", call=1):
+        result = checked(program, level=level)
+    assert producers(result) == ["_local_scalar_dense" if level == "aten" else "item"]
+    assert (result.rows[0].nan, result.rows[0].pos_inf) == ((1, 0) if kind == "nan" else (0, 1))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_number_of_a_tensor_that_is_not_finite_is_handed_on(level):
+    def program():
+        zero = torch.zeros(1).to("sim")
+        zero.log().item()
+        torch.full((1,), -math.inf).to("sim").item()
+
+    assert producers(checked(program, level=level)) == ["log"]
+
+
 def test_infinities_can_be_left_out():
     def program():
         infinite = torch.log(torch.zeros(2))

@@ -509,6 +509,23 @@ def test_out_of_bounds_writes_one_element_behind_the_result():
     assert behind[0].isnan() and not behind[1:].any(), "the bits of a zero, inverted"
 
 
+def test_out_of_bounds_writes_behind_an_argument_of_a_call_without_results():
+    memory = torch.ones(6, device="sim")
+    with sim.fault("out_of_bounds", ops="_foreach_add_.Scalar") as fault:
+        torch._foreach_add_([memory[:2], memory[3:5]], 1)
+    assert fault.hits == 1
+    assert memory.cpu()[[0, 1, 3, 4, 5]].tolist() == [2, 2, 2, 2, 1]
+    assert memory.cpu()[2] != 1
+
+
+def test_a_number_that_the_program_reads_is_wrong_and_the_tensor_stays_right():
+    _, x = pair(1)
+    right = x.item()
+    with sim.fault("scale", ops="_local_scalar_dense", scale=2, call=1) as fault:
+        assert [x.item(), x.item(), x.item()] == [right, 2 * right, right]
+    assert fault.hits == 1 and x.item() == right
+
+
 @pytest.mark.parametrize("kind", ["scale", "element", "nan", "above_size", "leak", "out_of_bounds", "mutate_input"])
 def test_zeros_without_memory_have_nothing_that_a_fault_could_change(kind):
     options = {"size": 3} if kind == "above_size" else {}

@@ -1,4 +1,4 @@
-#include "record/result_numbers.h"
+#include "tensor/result_numbers.h"
 
 #include <ATen/ops/empty_ops.h>
 #include <c10/core/Scalar.h>
