@@ -30,6 +30,7 @@ struct CallFacts {
     bool tf32 = false;                             // it rounded the factors of float32 products to TF32
     bool approximated = false;                     // its kernel has approximations where the CPU's is exact
     bool names_device = false;                     // a copy to the CPU stands for a copy to another device
+    std::string stray = {};                        // a result is on this device, and nothing in the call asks for that
   };
   struct RandomNumbers {
     bool drawn = false;

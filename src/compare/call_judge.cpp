@@ -190,6 +190,17 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
                       list_text(reference.aliases[index]));
 }
 
+// Of a result whose numbers no reference has.
+void CallJudge::look_at_form(const at::Tensor& result, size_t leaf, TensorVerdict* judgement) {
+  if (facts_.device.alone) return;
+  const at::Tensor expected = leaf_tensor(reruns_.reference(), leaf);
+  if (!expected.defined() || (expected.sizes() == result.sizes() && expected.scalar_type() == result.scalar_type())) {
+    return;
+  }
+  const TensorDiff diff = diff_tensors(result, expected);
+  *judgement = differs(diff.kind, diff.structure);
+}
+
 // A compiler that leaves out the gradient of a result: nothing raises, and the weights before it stay as they are.
 bool CallJudge::lacks_gradient_function(size_t index) {
   if (!facts_.pass.of_graph || !facts_.pass.goes_backward) return false;
@@ -246,9 +257,14 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random.is_other();
   if (result.defined() && is_tensor && !by_numbers) {
-    if (auto judged = judge_distribution(base, facts_.args, facts_.kwargs, result, index))
-      return add(Part::kOutput, which, *judged, result);
-    return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"), result);
+    TensorVerdict judgement =
+        judge_distribution(base, facts_.args, facts_.kwargs, flatten_tensors(observed_.result), index)
+            .value_or(not_judged(Unjudged::kRandom, "random"));
+    if (is_torchs_own(facts_.name) && reruns_.reference().returned()) {
+      look_at_form(result, leaf, &judgement);
+      look_at_memory(index, &judgement);
+    }
+    return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (!by_numbers) return add(Part::kOutput, which, not_judged(Unjudged::kRandom, "random"));
   const bool uninitialized = facts_.memory.uninitialized || returns_uninitialized(base);
@@ -256,11 +272,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   if (result.defined() && (uninitialized || place == facts_.memory.workspace || place == workspace_of(base))) {
     TensorVerdict judgement =
         not_judged(Unjudged::kUninitialized, uninitialized ? "uninitialized memory" : "scratch memory");
-    const at::Tensor expected = facts_.device.alone ? at::Tensor() : leaf_tensor(reruns_.reference(), leaf);
-    if (expected.defined() && (expected.sizes() != result.sizes() || expected.scalar_type() != result.scalar_type())) {
-      const TensorDiff diff = diff_tensors(result, expected);
-      judgement = differs(diff.kind, diff.structure);
-    }
+    look_at_form(result, leaf, &judgement);
     return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (result.defined()) {
@@ -297,6 +309,12 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   }
   if (facts_.device.alone || value.is<c10::Device>()) return;  // a device differs
   const Values expected = leaves_of(reruns_.reference().result);
+  if (const auto* const bytes = value.get_if<Bytes>()) {  // of an array of numpy, to which elements are copied
+    const auto* const wanted = expected[leaf].get_if<Bytes>();
+    if (wanted && wanted->bytes != bytes->bytes) {
+      return add(Part::kOutput, which, differs("value", "the array has other elements"));
+    }
+  }
   if (describe(value) != describe(expected[leaf]) && !facts_.device.names_device) {
     add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
   }
@@ -306,6 +324,11 @@ std::vector<Check> CallJudge::forward() {
   checks_.clear();
   if (!observed_.raised.empty()) {
     judge_raised("the device raised");
+    return std::move(checks_);
+  }
+  if (!facts_.device.stray.empty()) {
+    add(Part::kCall, std::nullopt,
+        differs("device", "a result is on " + facts_.device.stray + ", and the call's tensors are not"));
     return std::move(checks_);
   }
   const Values leaves = leaves_of(observed_.result);

@@ -55,6 +55,7 @@ class OP_TOOLS_API CallJudge {
   void judge_inputs();
   bool is_unchanged(size_t input);
   bool shows_inputs(size_t tensor_index);
+  void look_at_form(const at::Tensor& result, size_t leaf, TensorVerdict* judgement);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   bool lacks_gradient_function(size_t tensor_index);
   bool shows_unwritten_memory(size_t leaf);

@@ -428,7 +428,8 @@ class Relative {
   bool zeros_agree(const TensorDiff& diff) const {
     return diff.golden_max > 0 && std::all_of(criteria_.begin(), criteria_.end(), [&](const Criterion& criterion) {
              return (criterion.metric == Deciding::kRmse && criterion.limit >= diff.golden_rms) ||
-                    (criterion.metric == Deciding::kMaxError && criterion.limit >= diff.golden_max);
+                    (criterion.metric == Deciding::kMaxError && criterion.limit >= diff.golden_max) ||
+                    (criterion.metric == Deciding::kMaxUlp && criterion.limit * rounding_.unit >= 1);
            });
   }
 

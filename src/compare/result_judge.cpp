@@ -127,7 +127,7 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
   context.rounds_in_steps = is_gradient || facts_.pass.graph.adds_product || has_trait(base, OpTrait::kAddsProduct) ||
                             find_key(facts_.kwargs, "alpha") != nullptr;
   context.rounded_once = subject != Subject::kGradient && rounds_to_integers(base, facts_.kwargs);
-  context.copies = !facts_.has_no_reference() && subject == Subject::kResult && copies_elements(observed);
+  context.copies = !facts_.has_no_reference() && subject == Subject::kResult && needs_no_rounding(observed);
   if (has_nan_for(observed)) {
     context.golden_apart = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kFloat64Gaps})); };
   }
@@ -152,15 +152,20 @@ int64_t ResultJudge::summed_inside(std::string_view base) const {
 }
 
 // Inputs of other dtypes are converted; an embedding with max_norm writes its table first.
-bool ResultJudge::copies_elements(const at::Tensor& observed) const {
-  if (!has_trait(base_name(facts_.name), OpTrait::kSelects) || facts_.device.autocast) return false;
+bool ResultJudge::needs_no_rounding(const at::Tensor& observed) const {
+  const std::string_view base = base_name(facts_.name);
+  if (facts_.device.autocast) return false;
   const auto is_other_dtype = [&](const at::Tensor& input) {
     return input.defined() && rounding_of(input.scalar_type()).unit > 0 &&
            input.scalar_type() != observed.scalar_type();
   };
+  if (std::any_of(facts_.before.begin(), facts_.before.end(), is_other_dtype)) return false;
+  if (has_trait(base, OpTrait::kNeedsNoRounding)) {
+    return !observed.is_complex() && find_key(facts_.kwargs, "decimals") == nullptr;  // those are multiplied
+  }
   const std::vector<bool>& written = observed_.written;
-  return std::none_of(written.begin(), written.end(), [](bool is_written) { return is_written; }) &&
-         std::none_of(facts_.before.begin(), facts_.before.end(), is_other_dtype);
+  return has_trait(base, OpTrait::kSelects) &&
+         std::none_of(written.begin(), written.end(), [](bool is_written) { return is_written; });
 }
 
 // Integers (or booleans) made of nothing but integers: float64 would repeat the CPU's work.
@@ -292,7 +297,9 @@ TensorVerdict ResultJudge::reconsidered(TensorVerdict judgement, const at::Tenso
                      flatten_tensors(expected));
   }
   const bool exact = rounding_of(result.scalar_type()).unit == 0;
-  if (exact && returns_indices(base) && !facts_.before.empty() &&
+  const Value* const stable = find_key(facts_.kwargs, "stable");
+  const bool keeps_order = stable && stable->get_if<bool>() && *stable->get_if<bool>();
+  if (exact && returns_indices(base) && !keeps_order && !facts_.before.empty() &&
       name_same_elements(facts_.before[0], result,
                          alone ? pick(reruns_.variant({RunVariant::Kind::kFloat64})) : reference)) {
     judgement.verdict = Verdict::kAgrees;

@@ -288,6 +288,7 @@ OpenOps::OpenOps(const std::function<bool(std::string_view, bool)>& wants) {
   OpTable& table = OpTable::get();
   std::lock_guard<std::mutex> lock(table.mutex);
   table.refresh_locked();
+  table.refresh_composites_locked();
   auto& ops = table.ops_locked();
   wanted_.resize(ops.size());
   for (Op& op : ops) {

@@ -8,6 +8,18 @@
 #include "hooks/op_traits.h"
 
 namespace op_tools::interceptor {
+namespace {
+
+// No backend runs it by a kernel of its own. Nested and sparse tensors, whose kernels may be others, do not count.
+bool is_composite(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  static const c10::DispatchKeySet kOfBackends = c10::DispatchKeySet(c10::DispatchKey::Dense) |
+                                                 c10::DispatchKeySet(c10::DispatchKey::AutogradFunctionality) |
+                                                 c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask);
+  return !op.hasKernelForAnyDispatchKey(kOfBackends);
+}
+
+}  // namespace
 
 bool is_registered(const Op& op) {
   return c10::Dispatcher::singleton().findSchema(op.operator_name).has_value();
@@ -69,6 +81,14 @@ void OpTable::refresh_locked() {
 }
 
 // An address is used again only after its operator was deregistered, which is counted.
+void OpTable::refresh_composites_locked() {
+  for (Op& op : ops_) {
+    if (!op.composite) continue;
+    const auto handle = c10::Dispatcher::singleton().findOp(op.operator_name);
+    if (handle && !is_composite(*handle)) op.composite = false;
+  }
+}
+
 bool OpTable::is_it(const Index& index, const Op& op, const c10::OperatorName& name) {
   return changes() == index.changes || op.operator_name == name;
 }
@@ -80,9 +100,7 @@ Op& OpTable::make(const c10::OperatorHandle& handle) {
   if (op) return *op;
   std::string text = name.name;
   if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
-  ops_.push_back(Op{name, std::move(text), handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-                    ops_.size(), makes_variable(handle)});
-  op = &ops_.back();
+  op = &ops_.emplace_back(name, std::move(text), is_composite(handle), ops_.size(), makes_variable(handle));
   return *op;
 }
 

@@ -20,7 +20,8 @@ namespace op_tools::interceptor {
 struct Op {
   c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
   std::string name;                 // aten::add.Tensor
-  bool composite;
+  // Made of other operators, on each backend: see refresh_composites_locked(). Written under the table's lock.
+  std::atomic<bool> composite;
   size_t index;
   bool factory;                                         // see makes_variable()
   int wanted = 0;                                       // by this many OpenOps
@@ -47,6 +48,8 @@ class OpTable {
   std::mutex mutex;
   // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
   void refresh_locked();
+  // A backend may get a kernel of its own for an operator that is made of others elsewhere (a vendor's linear).
+  void refresh_composites_locked();
   std::deque<Op>& ops_locked() { return ops_; }
 
  private:

@@ -66,6 +66,7 @@ enum class OpTrait : uint8_t {
   kAddsProduct,              // a product or quotient is added, in a single rounding (FMA) or in two
   kDistance,                 // how far apart its inputs are: a result smaller than its rounding says nothing
   kSelects,                  // the elements of the result are elements of the inputs: nothing is rounded
+  kNeedsNoRounding,          // its exact result is a number of the dtype: each device gives the same elements
   kMoves,                    // gives the tensor on another device, or in another dtype
   kReadsMetadata,            // see is_metadata_op()
   kOpensFile,                // by the name that it is given

@@ -763,3 +763,161 @@ def test_an_index_that_the_device_does_not_check_is_named(op, program, level):
             program(x, index)
     (failure,) = compare.result().failures
     assert op in failure["op"] and failure["kind"] == "index"
+
+
+@pytest.fixture
+def kernel():
+    """Plants kernels of the device in Python: kernel("exp", function)."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        yield lambda op, function: library.impl(op, function, "PrivateUse1")
+
+
+def wrong_of(program, level, **options):
+    """The operators that were called wrong, with their kinds."""
+    with op_tools.OpAutoCompare(level=level, max_saved=0, **options) as compare:
+        program()
+    return [
+        (row.op.split("::")[-1].split(".")[-1 if level == "torch" else 0], row.kind)
+        for row in compare.result().failures
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(3, device="sim"),
+        lambda: torch.ones(3, device="sim:1"),
+        lambda: torch.ones(3, device=0),
+        lambda: torch.ones(3, device="privateuseone"),
+        lambda: torch.ones(3, device=torch.device("sim")),
+        lambda: torch.zeros(2).new_ones(3, device="sim"),
+        lambda: torch.ones_like(torch.zeros(2), device="sim"),
+        lambda: torch.ones_like(torch.zeros(2, device="sim"), device=1),
+    ],
+    ids=["text", "index", "number", "key", "device", "new", "like", "like elsewhere"],
+)
+def test_a_reference_of_a_factory_is_made_on_the_cpu_however_the_device_is_named(make, level):
+    make()
+    assert wrong_of(make, level) == []
+    with sim.fault("scale", ops="fill_.Scalar", scale=2):
+        assert [kind for _, kind in wrong_of(make, level)] == ["values"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "move",
+    [lambda x: x.to(0), lambda x: x.to("sim"), lambda x: x.sim(), lambda x: x.to("sim:1")],
+    ids=["number", "text", "method", "index"],
+)
+def test_a_copy_to_a_device_is_judged_however_the_device_is_named(move, level):
+    x = torch.arange(1.0, 4.0)
+    assert wrong_of(lambda: move(x), level) == []
+    with sim.fault("scale", ops="_copy_from", scale=2):
+        assert [kind for _, kind in wrong_of(lambda: move(x), level)] == ["values"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("op", "program"),
+    [
+        ("silu_backward", lambda x: F.silu(x.requires_grad_()).sum().backward()),
+        ("linear", lambda x: F.linear(x, torch.ones(4, 4, device="sim"))),
+        ("matmul", lambda x: torch.matmul(x, x)),
+    ],
+    ids=["silu_backward", "linear", "matmul"],
+)
+def test_a_kernel_of_the_device_for_an_operator_that_others_are_made_of_is_judged(op, program, level, kernel):
+    assert wrong_of(lambda: program(torch.randn(4, 4).to("sim")), level) == []
+    kernel(op, lambda x, *others: torch.full(x.shape, 7.0).to("sim"))
+    (wrong,) = wrong_of(lambda: program(torch.randn(4, 4).to("sim")), level)
+    assert wrong[0] == (op if level == "aten" else {"silu_backward": "silu"}.get(op, op))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.parametrize(
+    ("op", "program"),
+    [
+        ("floor", torch.floor),
+        ("round", torch.round),
+        ("fmod.Tensor", lambda x: torch.fmod(x, torch.full_like(x, 2))),
+        ("remainder.Tensor", lambda x: torch.remainder(x, torch.full_like(x, 2))),
+        ("threshold", lambda x: F.threshold(x, 1.0, 20.0)),
+        ("clamp", lambda x: x.clamp(-1.0, 3.0)),
+    ],
+    ids=["floor", "round", "fmod", "remainder", "threshold", "clamp"],
+)
+def test_nothing_is_allowed_to_an_operator_that_needs_no_rounding(op, program, size, dtype, level):
+    x = (torch.arange(size, dtype=dtype) * 0.5).to("sim")
+    with sim.rounding():
+        assert wrong_of(lambda: program(x), level) == []
+    with sim.fault("element", ops=op, scale=2):
+        assert len(wrong_of(lambda: program(x), level)) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("result", [lambda y: y, lambda y: y.to("sim:1")], ids=["cpu", "another"])
+def test_a_result_on_another_device_is_wrong(result, level, kernel):
+    x = torch.randn(4).to("sim")
+    kernel("exp", lambda x: result(x.cpu().exp()))
+    assert wrong_of(lambda: x.exp(), level) == [("exp", "device")]
+    assert (
+        wrong_of(lambda: (x.cpu(), x.to("sim:1"), x.type("torch.FloatTensor"), torch.ones_like(x, device="cpu")), level)
+        == []
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_stable_sort_keeps_the_order_of_equal_elements(level, kernel):
+    def backwards(x, stable, dim=-1, descending=False):
+        values, indices = x.cpu().flip(0).sort(stable=True)
+        return values.to("sim"), (x.numel() - 1 - indices).to("sim")
+
+    kernel("sort.stable", backwards)
+    x = torch.zeros(4).to("sim")
+    assert [op for op, _ in wrong_of(lambda: torch.sort(x, stable=True), level)] == ["sort"]
+    assert wrong_of(lambda: torch.sort(x), level) == []
+
+
+def test_an_array_that_a_tensor_is_read_as_is_judged():
+    x = torch.arange(1.0, 4.0).to("sim")
+    assert wrong_of(lambda: x.numpy(force=True), "torch") == []
+    with sim.fault("element", ops="_copy_from", call=0):
+        assert wrong_of(lambda: x.numpy(force=True), "torch") == [("numpy", "value")]
+
+
+def alike_in_rows(x, p, train):
+    mask = (torch.rand(1, x.shape[1]) > p).expand(x.shape)
+    return (x.cpu() * mask / (1 - p)).to("sim"), mask.contiguous().to("sim")
+
+
+RANDOM = {
+    "an element too few": ("rand", lambda size, **_: torch.rand(size[0] - 1).to("sim"), lambda: torch.rand(1000, device="sim"), "shape"),
+    "another dtype": ("rand_like", lambda x, **_: torch.rand(x.shape, dtype=torch.float64).to("sim"), lambda: torch.rand_like(torch.ones(30, device="sim")), "dtype"),
+    "an infinity": ("randn", lambda size, **_: torch.randn(size).index_fill(0, torch.tensor([3]), float("inf")).to("sim"), lambda: torch.randn(1000, device="sim"), "distribution"),
+    "the bound": ("rand", lambda size, **_: torch.rand(size).index_fill(0, torch.tensor([3]), 1.0).to("sim"), lambda: torch.rand(1000, device="sim"), "distribution"),
+    "too wide": ("randn", lambda size, **_: (torch.randn(size) * 1.2).to("sim"), lambda: torch.randn(4000, device="sim"), "distribution"),
+    "in order": ("randn", lambda size, **_: torch.randn(size).sort()[0].to("sim"), lambda: torch.randn(1000, device="sim"), "distribution"),
+    "rows alike": ("rand", lambda size, **_: torch.rand(1, size[1]).repeat(size[0], 1).to("sim"), lambda: torch.rand(40, 25, device="sim"), "distribution"),
+    "no permutation": ("randperm", lambda n, **_: torch.arange(n).to("sim"), lambda: torch.randperm(50, device="sim"), "distribution"),
+    "a mask of rows": ("native_dropout", alike_in_rows, lambda: torch.native_dropout(torch.ones(40, 25, device="sim"), 0.5, True), "distribution"),
+    "another mask": ("native_dropout", lambda x, p, train: (F.dropout(x.cpu(), p).to("sim"), (torch.rand(x.shape) > p).to("sim")), lambda: torch.native_dropout(torch.ones(40, 25, device="sim"), 0.5, True), "distribution"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_judged_by_their_form_and_their_independence(name, level, kernel):
+    op, wrong, program, kind = RANDOM[name]
+    for _ in range(3):
+        assert wrong_of(program, level) == []
+
+    def with_generator_of_its_own(*args, **kwargs):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            return wrong(*args, **kwargs)
+
+    kernel(op, with_generator_of_its_own)
+    assert {kind for _, kind in wrong_of(program, level)} == {kind}

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "compare/saved_facts.h"
+#include "hooks/op_traits.h"
 #include "run_op_from_data/run_inputs.h"
 #include "tensor/exception_text.h"
 
@@ -19,7 +20,8 @@ const ReplayableCall& References::replayable() {
   ReplayableCall::Saved saved;
   saved.level = level_of(call_);
   saved.name = call_.name;
-  saved.arguments = arguments_on_cpu({inputs.args, inputs.kwargs, inputs.aten}, device_of(call_)).arguments;
+  saved.arguments =
+      arguments_on_cpu({inputs.args, inputs.kwargs, inputs.aten}, base_name(call_.name), device_of(call_)).arguments;
   saved.autocast = autocast_of(call_);
   saved.run = operator_;
   if (!call_.judged.is<None>()) {

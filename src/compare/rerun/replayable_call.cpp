@@ -1,5 +1,6 @@
 #include "compare/rerun/replayable_call.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
@@ -7,6 +8,7 @@
 #include <c10/core/impl/COW.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/stop_program.h"
 #include "calls/random_state.h"
@@ -15,6 +17,7 @@
 #include "hooks/written_inputs.h"
 #include "tensor/autocast.h"
 #include "tensor/cpu_kernels.h"
+#include "tensor/device_names.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/quiet.h"
@@ -57,6 +60,20 @@ class NoSavedTensorHooks {
   const bool before_;
 };
 
+// x.cuda(), and the method of a device that torch.utils.generate_methods_for_privateuse1_backend makes: on the CPU it
+// is x, as x.to("cpu") is.
+bool names_moving_method(const std::string& name) {
+  constexpr std::string_view kMethod = "torch.Tensor.", kMadeMethod = "wrap_tensor_to";
+  if (base_name(name) == kMadeMethod) return true;
+  if (!name.starts_with(kMethod)) return false;
+  const std::optional<c10::Device> device = device_named(std::string_view(name).substr(kMethod.size()));
+  return device && !device->is_cpu();
+}
+
+Value first_argument(const CallArguments& arguments) {
+  return sequence_items(arguments.args)->front();
+}
+
 // A run gets its inputs without a copy of their memory, until it writes into them. Here, before several threads run it.
 void share_until_written(const std::vector<at::Tensor>& copies) {
   constexpr size_t kWorthIt = 64 * 1024;
@@ -71,23 +88,43 @@ void share_until_written(const std::vector<at::Tensor>& copies) {
 
 }  // namespace
 
-ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device) {
+ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, std::string_view base_name, c10::Device device) {
   ArgumentsOnCpu copies;
-  const auto on_cpu = [&](const Value& value) -> Value {
-    const auto* named = value.get_if<c10::Device>();
-    const auto* text = value.get_if<std::string>();
-    const bool by_text = text && !device.is_cpu() &&
-                         (*text == device.str() || *text == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-    if (!named && !by_text) return value;
+  const auto moved = [&](const Value& value, std::optional<c10::Device> named) -> Value {
+    if (!named) return value;
     copies.names_device = true;
-    if (by_text) return c10::Device(c10::kCPU);
     if (named->is_cpu() || named->type() == c10::kMeta) return value;
     copies.elsewhere = device = *named;
     return c10::Device(c10::kCPU);
   };
+  const auto on_cpu = [&](const Value& value) -> Value {
+    if (const auto* named = value.get_if<c10::Device>()) return moved(value, *named);
+    const auto* text = value.get_if<std::string>();
+    return text ? moved(value, device_named(*text)) : value;
+  };
   copies.arguments.args = map_leaves(call.args, on_cpu);
   copies.arguments.kwargs = map_leaves(call.kwargs, on_cpu);
   copies.arguments.aten = map_leaves(call.aten, on_cpu);
+  // Numbers are devices in these places alone: x.to(1), torch.ones(3, device=1).
+  const auto by_number = [&](const Value& value) -> Value {
+    const auto* index = value.get_if<int64_t>();
+    if (!index || *index < 0 || *index > std::numeric_limits<c10::DeviceIndex>::max()) return value;
+    const c10::DeviceType type = device.is_cpu() ? at::getAccelerator(false).value_or(c10::kCPU) : device.type();
+    return moved(value, c10::Device(type, static_cast<c10::DeviceIndex>(*index)));
+  };
+  if (const Values* const args = sequence_items(copies.arguments.args); args && args->size() > 1 && base_name == "to") {
+    Values changed = *args;
+    changed[1] = by_number(changed[1]);
+    copies.arguments.args = make_tuple(std::move(changed));
+  }
+  if (const auto* const kwargs = copies.arguments.kwargs.get_if<Dict>()) {
+    std::vector<std::pair<Value, Value>> items = *kwargs->items;
+    for (auto& [key, item] : items) {
+      const auto* const name = key.get_if<std::string>();
+      if (name && *name == "device") item = by_number(item);
+    }
+    copies.arguments.kwargs = make_dict(std::move(items));
+  }
   return copies;
 }
 
@@ -102,6 +139,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
   in_python_ = level_ == Level::kTorch || !call.op || call.op->operator_name().getNamespace() != "aten";
   if (const std::shared_ptr<const OpRunner> runner = call.frame().runner())
     run_ = [runner](const CallArguments& arguments) { return runner->run(arguments.args, arguments.kwargs); };
+  if (run_ && names_moving_method(name_)) run_ = first_argument;
   const Value both = make_tuple({call.args(), call.kwargs()});
   inputs_ = take_snapshot(both, "", /*owned=*/false, /*restride=*/false);
   for (const TensorMeta& facts : inputs_.tensors) {
@@ -119,9 +157,9 @@ ReplayableCall::ReplayableCall(OpCall& call)
 
 void ReplayableCall::take(CallArguments as_given) {
   as_given_ = std::move(as_given);
-  ArgumentsOnCpu moved = arguments_on_cpu(as_given_, device_);
+  ArgumentsOnCpu moved = arguments_on_cpu(as_given_, base_name(name_), device_);
   arguments_ = std::move(moved.arguments);
-  names_device_ = moved.names_device;
+  names_device_ = moved.names_device || (level_ == Level::kTorch && names_moving_method(name_));
   if (moved.elsewhere) device_ = *moved.elsewhere;
   all_on_cpu_ = device_.is_cpu();
   inputs_.value = make_tuple({as_given_.args, as_given_.kwargs});
@@ -160,7 +198,7 @@ ReplayableCall::ReplayableCall(Saved call)
       written_(std::move(call.written_inputs)),
       arguments_(std::move(call.arguments)),
       tensors_(flatten_tensors(make_tuple({arguments_.args, arguments_.kwargs}))),
-      run_(std::move(call.run)) {
+      run_(names_moving_method(name_) ? first_argument : std::move(call.run)) {
   overlapping_ = reads_what_it_writes(tensors_, written_);
   arguments_ = with_memory_of_their_own(arguments_, overlapping_);
 }

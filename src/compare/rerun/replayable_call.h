@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/export.h"
@@ -26,8 +27,8 @@ struct ArgumentsOnCpu {
   bool names_device = false;             // a device stands among the arguments
   std::optional<c10::Device> elsewhere;  // a device other than the CPU (nor "meta")
 };
-// `device`: of the call's tensors.
-OP_TOOLS_API ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, c10::Device device);
+// `base_name`: of the operator; `device`: of the call's tensors.
+OP_TOOLS_API ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, std::string_view base_name, c10::Device device);
 
 class OP_TOOLS_API ReplayableCall {
  public:
