@@ -401,6 +401,8 @@ def _described(rank: RankComparison) -> list[str]:
     if structure := rank.structure.lines:
         lines += ["", "Structure", *(f"  {line}" for line in structure)]
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
+    if other := [row for row in rank.rows if "dtype" in row.other]:
+        lines += [f"{len(other)} of them have results of another dtype in B, the first: {short_name(other[0].op)}"]
     lines = list(map(printable, lines))
     first = rank.first
     if first is None:

@@ -80,15 +80,13 @@ void OpTable::refresh_locked() {
   publish(std::move(next));
 }
 
-// An address is used again only after its operator was deregistered, which is counted.
 void OpTable::refresh_composites_locked() {
-  for (Op& op : ops_) {
-    if (!op.composite) continue;
-    const auto handle = c10::Dispatcher::singleton().findOp(op.operator_name);
-    if (handle && !is_composite(*handle)) op.composite = false;
+  for (const auto& [op, handle] : composites_) {
+    if (op->composite && !is_composite(handle)) op->composite = false;
   }
 }
 
+// An address is used again only after its operator was deregistered, which is counted.
 bool OpTable::is_it(const Index& index, const Op& op, const c10::OperatorName& name) {
   return changes() == index.changes || op.operator_name == name;
 }
@@ -101,6 +99,7 @@ Op& OpTable::make(const c10::OperatorHandle& handle) {
   std::string text = name.name;
   if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
   op = &ops_.emplace_back(name, std::move(text), is_composite(handle), ops_.size(), makes_variable(handle));
+  if (op->composite && name.getNamespace() == "aten") composites_.emplace_back(op, handle);
   return *op;
 }
 

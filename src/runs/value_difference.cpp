@@ -30,7 +30,7 @@ bool counts_differ(int64_t a, int64_t b) {
 // Also an infinity of the other sign.
 bool nonfinite_differs(const RecordedValue& a, const RecordedValue& b) {
   const auto end_differs = [](double extreme_a, double extreme_b) {
-    return std::isinf(extreme_a) != std::isinf(extreme_b);
+    return (std::isinf(extreme_a) || std::isinf(extreme_b)) && extreme_a != extreme_b;
   };
   if (counts_differ(a.nan, b.nan) || counts_differ(a.inf, b.inf)) return true;
   return std::isnan(a.max) == std::isnan(b.max) && (end_differs(a.max, b.max) || end_differs(a.min, b.min));
@@ -48,6 +48,14 @@ double proven_difference(const RecordedValue& a, const RecordedValue& b, double 
   at_least(a.min - b.min);
   at_least((a.mean - b.mean) * std::sqrt(elements));
   return least;
+}
+
+// Their difference may be less than float64 shows, and is at least 1. Hashes of other tools' dumps, which have no
+// projections, may be of another kind.
+bool are_other_integers(const RecordedValue& a, const RecordedValue& b) {
+  const bool are_our_hashes = std::isfinite(a.projections[0]) && std::isfinite(b.projections[0]);
+  return are_our_hashes && a.dtype == b.dtype && c10::isIntegralType(a.dtype, /*includeBool=*/true) && a.hash != 0 &&
+         b.hash != 0 && a.hash != b.hash;
 }
 
 }  // namespace
@@ -107,6 +115,7 @@ ValueDifference difference_of(const Recording& run_a, uint32_t number_a, const R
   if (!has_numbers) return difference;
   difference.kind = ValueDifference::Kind::kNumbers;
   difference.norm = std::max(std::isfinite(estimate) ? estimate : 0, proven_difference(a, b, elements));
+  if (are_other_integers(a, b)) difference.norm = std::max(difference.norm, 1.0);
   const double norm = std::max(finite_norm(a, elements), finite_norm(b, elements));
   if (difference.norm > 0) difference.relative = norm > 0 ? difference.norm / norm : kInfinite;
   return difference;

@@ -496,3 +496,45 @@ def test_a_replica_whose_loss_is_another_call_is_odd(level, tmp_path):
     many = op_tools.compare_many([tmp_path / str(rank) for rank in range(3)])
     (odd,) = many.rows
     assert (Path(odd.run).parent.name, odd.finding, many.exit_status) == ("2", "a parameter is another tensor", 1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("op", "wrong", "program"),
+    [
+        ("log", lambda x: x.cpu().log().abs().to("sim"), lambda: torch.zeros(4, device="sim").log()),
+        (
+            "add.Tensor",
+            lambda x, y, alpha=1: (x.cpu().double() + y.cpu()).long().to("sim"),
+            lambda: torch.tensor([2**60 + 1, 5]).to("sim") + torch.tensor([2, 3]).to("sim"),
+        ),
+        (
+            "bitwise_xor.Tensor",
+            lambda x, y: (x.cpu() ^ y.cpu() ^ 1).to("sim"),
+            lambda: torch.tensor([2**60, 2**61]).to("sim") ^ torch.tensor([5, 6]).to("sim"),
+        ),
+    ],
+    ids=["infinities", "sum", "xor"],
+)
+def test_infinities_of_the_other_sign_and_the_last_bit_of_integers_are_compared(op, wrong, program, level, tmp_path):
+    def three_times():
+        for _ in range(3):
+            program()
+
+    recorded(tmp_path / "a", level, three_times)
+    recorded(tmp_path / "same", level, three_times)
+    with kernel(op, wrong):
+        recorded(tmp_path / "b", level, three_times)
+    assert op_tools.compare_runs(tmp_path / "a", tmp_path / "same").exit_status == 0
+    first = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0].first
+    assert first is not None and op.split(".")[0] in first.op.replace("__xor__", "bitwise_xor")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_another_dtype_is_said(level, tmp_path):
+    x = torch.arange(4.0).to("sim")
+    recorded(tmp_path / "a", level, lambda: [x.exp() for _ in range(3)])
+    with kernel("exp", lambda y: y.cpu().exp().double().to("sim")):
+        recorded(tmp_path / "b", level, lambda: [x.exp() for _ in range(3)])
+    table = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").table()
+    assert "3 of them have results of another dtype in B, the first: " in table
