@@ -231,7 +231,7 @@ TEST_CASE("An account is not written through a symbolic link", "[coverage]") {
   const std::string path = folder / "coverage.json";
   std::filesystem::create_symlink("of_others", path + ".part");
   std::filesystem::create_symlink("of_others", path);
-  write_coverage(folder.path(), Coverage{}, Value());
+  write_coverage(folder.path(), Coverage{}, {});
   CHECK_FALSE(std::filesystem::is_symlink(path));
   CHECK_FALSE(std::filesystem::exists(path + ".part"));
   std::ifstream file(folder / "of_others");
