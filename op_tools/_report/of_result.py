@@ -113,7 +113,7 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
     """
     file = Path(path)
     if file.is_dir() or not file.name:  # "." has no name
-        raise Error(f"{path}: is a folder; give the name of a file in it")
+        raise Error(f"{str(path) or repr('')}: cannot be written: it is a folder; give the name of a file in it")
     unfinished = file.with_name(f"{file.name}.part")
     try:
         with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:

@@ -37,6 +37,7 @@ from .time_by_rank import with_ranks_in_time
 _BLACK_BOX = ".blackbox"
 _CALL = "input.pth"
 _HEAD = 4096  # bytes of a file of JSON, by which those of other programs are known
+_HEADS = ((b'"calls"', b'"checks"', b'"status"'), (b'"verdict"', b'"explanation"', b'"remedy"'))  # replay, bisection
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,12 @@ def _read(tool: str, place: Path, reader: Callable[[], Part | None]) -> Part | N
         return _Unread(tool, origin, Verdict.NOT_JUDGED, why=str(error))
 
 
-def _holds_calls(folder: Path) -> bool:
-    """It is the folder of a run of OpCapture: <op>/<id>/input.pth, or a container."""
-    if is_own_file(folder / captures.CONTAINER):
-        return True
-    return any(folder.glob(f"*/*/{_CALL}"))
+def _place_of_calls(folder: Path) -> Path | None:
+    """Of a run of OpCapture: its folder, <op>/<id>/input.pth, or its container; None where it is none."""
+    if any(folder.glob(f"*/*/{_CALL}")):
+        return folder
+    container = folder / captures.CONTAINER
+    return container if is_own_file(container) else None
 
 
 def parts_below(place: Path) -> list[Part]:
@@ -171,12 +173,12 @@ def _read_below(place: Path, without_recordings: bool) -> Iterator[Part | None]:
             elif name.endswith(".jsonl") and comparisons.is_comparison(file):
                 yield comparisons.part_of_file(file, Origin(str(file)))
             elif name.endswith(".json"):
-                yield _part_of_json(file)
+                yield _read(name, file, partial(_part_of_json, file))
         if any(name.endswith(_BLACK_BOX) for name in files):
             yield _read(_BLACK_BOXES, folder, partial(black_box.part_of_folder, folder, Origin(str(folder))))
-        elif _holds_calls(folder):
-            folders.clear()
-            yield _read(_CAPTURES, folder, partial(captures.part_of_folder, folder, origin_of(folder)))
+        elif (place_of_calls := _place_of_calls(folder)) is not None:
+            folders[:] = [name for name in folders if not any((folder / name).glob(f"*/{_CALL}"))]
+            yield _read(_CAPTURES, folder, partial(captures.part_of_folder, place_of_calls, origin_of(folder)))
 
 
 def _tool_of(folder: Path) -> str:
@@ -192,7 +194,11 @@ def _part_of_recording(file: Path, count: int) -> Part:
 
 
 def _part_of_json(file: Path) -> Part | None:
-    """Of a replay or of a bisection; None where it is another program's file."""
+    """Of a replay or of a bisection; None where it is another program's file.
+
+    Raises:
+        op_tools.Error: it is damaged, and begins as ours do.
+    """
     with file.open("rb") as content:
         head = content.read(_HEAD)
     if not any(name in head for name in (b'"calls"', b'"verdict"')):
@@ -200,6 +206,8 @@ def _part_of_json(file: Path) -> Part | None:
     try:
         content = read_json(file)
     except Error:
+        if any(all(name in head for name in names) for names in _HEADS):
+            raise
         return None
     for is_of, reader in (
         (bisection.is_bisection, bisection.part_of_content),

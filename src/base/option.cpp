@@ -125,8 +125,9 @@ std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view sou
     const auto end = is_range ? integer_of(part.substr(colon + 1)) : first ? std::optional(*first + 1) : std::nullopt;
     if (!first || !end || *first < rule.least || *first >= *end || *end > rule.most || *end - *first > kMostInRange) {
       refuse(source, text,
-             "give integers of at least " + std::to_string(rule.least) + ", as 0,5; a range without its end, as 3:6; or "
-             "the first of all, as first:3");
+             "give integers of at least " + std::to_string(rule.least) +
+                 ", as 0,5; a range without its end, as 3:6; or "
+                 "the first of all, as first:3");
     }
     for (int64_t number = *first; number < *end; ++number) numbers.push_back(number);
     if (comma == std::string_view::npos) return numbers;

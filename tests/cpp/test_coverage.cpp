@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -219,6 +220,12 @@ TEST_CASE("the account of a run is in its report, its folder and the header of i
   const Value told = value_of_json(text);
   CHECK(*find_key(told, "seen")->get_if<int64_t>() == static_cast<int64_t>(seen));
   CHECK(find_key(told, "gaps") != nullptr);
+  CHECK(*find_key(told, "tool")->get_if<std::string>() == "OpAutoCompare");
+  CHECK(*find_key(told, "ranks")->get_if<int64_t>() == 1);
+  std::ifstream rows(root + "/autocompare.jsonl");
+  const auto lines = std::count(std::istreambuf_iterator<char>(rows), {}, '\n');
+  CHECK(lines > 1);
+  CHECK(*find_key(*find_key(told, "rows"), "autocompare.jsonl")->get_if<int64_t>() == lines);
   const Recording read = read_recording(recording);
   const Value* account = find_key(read.header, kAccount);
   REQUIRE(account != nullptr);

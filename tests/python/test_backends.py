@@ -94,6 +94,15 @@ def test_doctor_imports_what_the_variable_names(package, monkeypatch):
     assert package in sys.modules
 
 
+def test_run_imports_what_the_variable_names(package, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = ("-m", "op_tools", "run", "--time", tmp_path / "program.py")
+    done = launched(*words, cwd=tmp_path, OP_TOOLS_IMPORT=package)
+    assert done.stdout.split() == ["ran", "2", "ran", "1"]
+    done = launched(*words, cwd=tmp_path, OP_TOOLS_IMPORT="no_such_module")
+    assert done.returncode == 2 and "OP_TOOLS_IMPORT no_such_module: No module named" in done.stderr and not done.stdout
+
+
 def test_no_package_of_a_device_is_imported_by_itself():
     program = "import sys, op_tools; print([one for one in sys.modules if one.startswith('torch_')])"
     done = launched("-c", program)
