@@ -161,6 +161,19 @@ def words_of_environment() -> list[str]:
 
 def refused_variables() -> list[str]:
     """A sentence for each variable of the environment with a value that a tool, or start_from_environment(), refuses."""
+    refused: dict[str, None] = {}
+    hidden: dict[str, str] = {}  # a tool refuses a variable at a time
+    try:
+        while new := [text for text in _refused_now() if text not in refused]:
+            refused |= dict.fromkeys(new)
+            names = {text.partition(": ")[0] for text in new} & os.environ.keys()
+            hidden |= {name: os.environ.pop(name) for name in names}
+    finally:
+        os.environ |= hidden
+    return list(refused)
+
+
+def _refused_now() -> list[str]:
     refused = list(core.refused_variables())
     reads: list[Callable[[], object]] = [lambda: make_tools(words_of_environment())]
     reads += [partial(checked_switch, name) for name in (*map(_fail_variable, FAIL_ON), _ALLOW_UNSEEN)]

@@ -108,7 +108,7 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
         ours = True
         if name.endswith("_LIST") and name.startswith("OP_"):
             _examine_filter(findings, name, value, names)
-        elif name.endswith("_MODULES"):
+        elif name.endswith("_MODULES") and not name.endswith("_WITH_MODULES"):
             _examine_modules(findings, name, value)
         else:
             findings.say(name, value)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +84,23 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
     flags = vars(options)
     config = config or Config()
     chosen = _tool_flags(options, config)
+    return launch.make_tools(
+        chosen,
+        {name.removeprefix("all:"): value for name, value in flags.items() if name.startswith("all:")},
+        {
+            flag: {name.removeprefix(f"{flag}:"): value for name, value in flags.items() if name.startswith(f"{flag}:")}
+            for flag in (word.partition(":")[0] for word in chosen)
+        },
+        config,
+    )
+
+
+def _check(tools: Iterable[Tool | Together]) -> None:
+    """What they would refuse when they start is refused now."""
     with _wrong_usage():
-        tools = launch.make_tools(
-            chosen,
-            {name.removeprefix("all:"): value for name, value in flags.items() if name.startswith("all:")},
-            {
-                flag: {
-                    name.removeprefix(f"{flag}:"): value for name, value in flags.items() if name.startswith(f"{flag}:")
-                }
-                for flag in (word.partition(":")[0] for word in chosen)
-            },
-            config,
-        )
         for tool in tools:
-            tool.check()
-    return tools
+            if isinstance(tool, Tool):
+                tool.check()
 
 
 @contextlib.contextmanager
@@ -151,9 +153,11 @@ def run_command(options: argparse.Namespace) -> int:
     other = _other_run(options)
     tools: list[Tool | Together] = [other] if other else []
     if not other or any(getattr(options, flag.replace("-", "_")) for flag in kinds_by_flag()):
-        tools += chosen_tools(options, config)
+        with _wrong_usage():
+            tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
         raise UsageError(f"{', '.join(sorted(others))}: none of these tools has such an option")
+    _check(tools)
     if variables := _of_device(options):
         os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
     if _renames(options):
@@ -191,7 +195,9 @@ def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) 
 def print_environment(options: argparse.Namespace) -> int:
     with _wrong_usage():
         config = read_config(options.config)
-    tools = chosen_tools(options, config)
+    with _wrong_usage():
+        tools = chosen_tools(options, config)
+    _check(tools)
     variables = launch.environment(
         tools,
         fail_on=_fail_on(options, config, tools),

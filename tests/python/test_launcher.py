@@ -389,6 +389,8 @@ def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
     monkeypatch.setenv("LINEAR_OP_DTYPE_CAST_DICT", "float16->float32")
     monkeypatch.setenv("ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "1,1")
     monkeypatch.delenv("OP_TOOLS_SKIP_CPU")
+    monkeypatch.setenv("OP_BLACKBOX_CALLS", "16")  # the least
+    monkeypatch.delenv("OP_AUTOCOMPARE_ASYNC")  # not with the variable that raises at once
     status, text = output_of(capsys, "doctor")
     assert status == 0, text
     assert "ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16" in text and "OP_CAPTURE_FORMAT" in text
