@@ -445,7 +445,7 @@ def origin_of(folder: Path) -> Origin:
         if not isinstance(facts, dict):
             raise Error("is no account of a run")
         origin.account = coverage_from(facts)
-        origin.rows, origin.ranks = _counts(facts.get("rows", {})), integer_of(facts, "ranks") or 1
+        origin.rows, origin.ranks = _rows_by_file(facts.get("rows", {})), integer_of(facts, "ranks") or 1
         program = facts.get("program")
         if isinstance(program, dict):
             origin.command, origin.working_folder = text_of(program, "command"), text_of(program, "folder")
@@ -457,7 +457,7 @@ def origin_of(folder: Path) -> Origin:
     return origin
 
 
-def _counts(facts: object) -> dict[str, int]:
+def _rows_by_file(facts: object) -> dict[str, int]:
     """Rows by file, of an account."""
     if not isinstance(facts, dict) or not all(type(count) is int for count in facts.values()):
         raise Error("the numbers of its rows are no numbers")

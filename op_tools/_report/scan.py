@@ -113,7 +113,7 @@ class _Unread(Part):
     why: str = ""
 
 
-def _read(tool: str, place: Path, reader: Callable[[], Part | None]) -> Part | None:
+def _part_or_reason(tool: str, place: Path, reader: Callable[[], Part | None]) -> Part | None:
     """A part, or why it cannot be read: a damaged file hides no other result."""
     try:
         return reader()
@@ -159,7 +159,7 @@ def _read_below(place: Path, without_recordings: bool) -> Iterator[Part | None]:
     for path, folders, files in os.walk(place):
         folders.sort()
         folder = Path(path)
-        if (part := _read(_tool_of(folder), folder, partial(part_of_run, folder))) is not None:
+        if (part := _part_or_reason(_tool_of(folder), folder, partial(part_of_run, folder))) is not None:
             folders.clear()  # calls that it saved are in its findings
             yield part
             continue
@@ -169,16 +169,18 @@ def _read_below(place: Path, without_recordings: bool) -> Iterator[Part | None]:
             file = folder / name
             if name.endswith(RECORDING):
                 if not without_recordings:
-                    yield _read(_RECORDINGS, file, partial(_part_of_recording, file, many))
+                    yield _part_or_reason(_RECORDINGS, file, partial(_part_of_recording, file, many))
             elif name.endswith(".jsonl") and comparisons.is_comparison(file):
                 yield comparisons.part_of_file(file, Origin(str(file)))
             elif name.endswith(".json"):
-                yield _read(name, file, partial(_part_of_json, file))
+                yield _part_or_reason(name, file, partial(_part_of_json, file))
         if any(name.endswith(_BLACK_BOX) for name in files):
-            yield _read(_BLACK_BOXES, folder, partial(black_box.part_of_folder, folder, Origin(str(folder))))
+            yield _part_or_reason(_BLACK_BOXES, folder, partial(black_box.part_of_folder, folder, Origin(str(folder))))
         elif (place_of_calls := _place_of_calls(folder)) is not None:
             folders[:] = [name for name in folders if not any((folder / name).glob(f"*/{_CALL}"))]
-            yield _read(_CAPTURES, folder, partial(captures.part_of_folder, place_of_calls, origin_of(folder)))
+            yield _part_or_reason(
+                _CAPTURES, folder, partial(captures.part_of_folder, place_of_calls, origin_of(folder))
+            )
 
 
 def _tool_of(folder: Path) -> str:

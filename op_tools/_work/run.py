@@ -95,7 +95,7 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
     )
 
 
-def _check(tools: Iterable[Tool | Together]) -> None:
+def _refuse_early(tools: Iterable[Tool | Together]) -> None:
     """What they would refuse when they start is refused now."""
     with _wrong_usage():
         for tool in tools:
@@ -157,7 +157,7 @@ def run_command(options: argparse.Namespace) -> int:
             tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
         raise UsageError(f"{', '.join(sorted(others))}: none of these tools has such an option")
-    _check(tools)
+    _refuse_early(tools)
     if variables := _of_device(options):
         os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
     if _renames(options):
@@ -197,7 +197,7 @@ def print_environment(options: argparse.Namespace) -> int:
         config = read_config(options.config)
     with _wrong_usage():
         tools = chosen_tools(options, config)
-    _check(tools)
+    _refuse_early(tools)
     variables = launch.environment(
         tools,
         fail_on=_fail_on(options, config, tools),
