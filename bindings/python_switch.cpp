@@ -212,6 +212,7 @@ void bind_scope(py::module_& module) {
       .def_property_readonly("calls_seen", [](Scope& scope) { return scope.core().calls_seen(); })
       .def_property_readonly("hook_failures", [](Scope& scope) { return scope.core().hook_failures(); })
       .def("coverage", [](Scope& scope) { return scope.core().coverage(); })
+      .def("write_account", [](Scope& scope) { scope.core().write_account(); })
       .def("look_beside", [](Scope& scope, const py::function& add) { scope.core().look_beside(added_by(add)); });
 }
 

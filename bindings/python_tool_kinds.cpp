@@ -64,6 +64,14 @@ void bind_tool_kinds(py::module_& module) {
   // Of results that are no tool's.
   module.def("further_rows", [] { return described({RunRow::columns().describe()}); });
   module.def("hook_options", [] { return described(HookOptions()); });
+  // Error where the tool of that name ("": a hook of the program's own) would not start with these settings and this
+  // environment.
+  module.def("check_settings", [](const std::string& name, const py::dict& settings) {
+    if (!name.empty()) return check_settings(*find_tool(name).make_options(), to_value(settings));
+    HookOptions of_hook;
+    check_settings(of_hook, to_value(settings));
+  });
+  module.def("refused_variables", &refused_variables);
   module.def("variables", [] {
     py::list variables;
     for (const Variable& variable : known_variables()) {

@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise  # of the caller, or of the user's program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at exit
         return _NO_READER
+    except OSError as error:
+        if words[:1] == [_RUN] or error.filename is None:
+            raise  # of the user's program, or no file of a command
+        sys.stderr.write(f"op-tools: {visible(f'{os.fsdecode(error.filename)}: {error.strerror}')}\n")
+        return 2
     except UsageError as error:
         sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
         return WRONG_USAGE

@@ -95,7 +95,8 @@ def _read_txt(path: Path) -> torch.Tensor:
 
 def _write_arrays(arrays: dict[str, torch.Tensor], path: Path) -> list[str]:
     if path.suffix in (".pth", ".pt"):
-        torch.save(arrays[_ONE] if list(arrays) == [_ONE] else arrays, path)
+        with path.open("wb") as file:  # by itself torch says of a missing folder that the archive cannot be written
+            torch.save(arrays[_ONE] if list(arrays) == [_ONE] else arrays, file)
         return [str(path)]
     if path.suffix in (".h5", ".hdf5"):
         with opened(path, "w") as file:

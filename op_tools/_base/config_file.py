@@ -41,6 +41,18 @@ def switched(variable: str) -> bool | None:
     return True if word in ("1", "true", "on") else False if word in ("0", "false", "off") else None
 
 
+def checked_switch(variable: str) -> bool:
+    """The same where nothing else is allowed; without the variable it is off.
+
+    Raises:
+        op_tools.Error: it has another value.
+    """
+    text = os.environ.get(variable, "")
+    if text.strip() and switched(variable) is None:
+        raise Error(f"{variable}: '{text}' is not allowed; give 0, 1, true, false, on or off")
+    return bool(switched(variable))
+
+
 def read_config(path: str | None) -> Config:
     """The file that is named, else op_tools.toml in the working directory, else nothing. Options that a variable of
     the environment sets are left out: it wins over the file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -48,5 +49,6 @@ def write_rows(file: Path, rows: Iterable[Any], summary: Mapping[str, Any]) -> N
                 lines.write(json.dumps(finite_json(content)) + "\n")
         unfinished.replace(file)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a folder that is a file
+            unfinished.unlink(missing_ok=True)
         raise Error(f"{file}: cannot be written: {error.strerror}") from None

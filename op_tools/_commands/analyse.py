@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
         "that the device does not run, and advice; third_party: the functions of a library that reach such ones; "
         "affinity_apis: code that a device's library has a faster form of; dynamic_shape: calls whose shapes changed in a run "
         "with OpObserve. The results are CSV files in OUTPUT/<input>_analysis. Files that cannot be read are listed in "
-        "unreadable.csv. Exit status: 0; 1 with --fail-on unsupported when something is; 64 wrong usage.",
+        "unreadable.csv. Exit status: 0; with --fail-on unsupported 1 when something is, 2 when not all was read; 64 wrong usage.",
         epilog="op-tools support --device npu --import torch_npu -o npu.json; op-tools analyse -i train -o out --support "
         "npu.json; op-tools analyse -i mmcv -o out -m third_party --support npu.json; op-tools run --observe "
         "--observe-detail 2 train.py; "
@@ -65,7 +65,11 @@ def add(commands: Commands) -> None:
         help="of dynamic_shape: copy the program to <input>_analysis/detector, with DETECTOR.start(...) around its training "
         "loops; the copy writes the report as it runs",
     )
-    command.add_argument("--fail-on", choices=("unsupported",), help="exit status 1 when something is not supported")
+    command.add_argument(
+        "--fail-on",
+        choices=("unsupported",),
+        help="exit status 1 when something is not supported, 2 when a file was not read, or none was there",
+    )
     command.add_argument("--json", action="store_true", help="also analysis.json")
     command.add_argument("--sarif", action="store_true", help="also analysis.sarif, for code hosts and editors")
     command.add_argument(

@@ -48,13 +48,16 @@ def _integers(text: str) -> list[int]:
     numbers: dict[int, None] = {}
     for part in text.split(","):
         begin, colon, end = part.partition(":")
-        if not colon:
-            numbers[int(part)] = None
-            continue
-        first = 0 if begin.strip() == "first" else int(begin)
-        if not 0 < int(end) - first <= _MOST_STEPS:
-            raise ValueError(part)
-        numbers |= dict.fromkeys(range(first, int(end)))
+        try:
+            first = 0 if colon and begin.strip() == "first" else int(begin)
+            last = int(end) if colon else first + 1
+        except ValueError:
+            first, last = 0, 0
+        if not 0 < last - first <= _MOST_STEPS:
+            raise argparse.ArgumentTypeError(
+                f"'{text}' is not allowed; give integers, as 0,5; a range without its end, as 3:6; or the first of all, as first:3"
+            )
+        numbers |= dict.fromkeys(range(first, last))
     return list(numbers)
 
 

@@ -22,11 +22,13 @@ from .part import (
     short,
     sizes_of,
     text_of,
+    unknown_words,
 )
 from .replay_commands import commands_of_findings
 from .ulp import UlpHistograms
 
 FILE = "autocompare.jsonl"
+_VERDICTS = frozenset(verdict.value for verdict in Verdict)
 _COLUMNS = (
     Column("verdict", is_choice=True),
     Column("op", is_choice=True),
@@ -79,9 +81,13 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     table = Table("Comparisons", _COLUMNS, chart=Chart("Errors over the calls", "call", "of limit", is_log=True))
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     errors = UlpHistograms()
     for row in rows:
         verdict = text_of(row, "verdict")
+        if verdict not in _VERDICTS:
+            unknown[verdict] += 1
+            verdict, row = Verdict.NOT_JUDGED.value, {**row, "reason": f"the verdict '{verdict}' is not known here"}
         counts[verdict] += 1
         is_wrong = verdict == Verdict.DIFFERS
         share = _share_of_limit(row)
@@ -124,6 +130,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     part.shares = list(errors.pictures())
     wrong, unjudged = counts[Verdict.DIFFERS], counts[Verdict.NOT_JUDGED]
     part.facts = [("wrong", f"{wrong:,}"), ("right", f"{counts[Verdict.AGREES]:,}"), ("not judged", f"{unjudged:,}")]
+    origin.gaps += unknown_words("verdict", unknown)
     children = origin.account.children_wrong if origin.account else 0
     part.verdict = verdict_of(wrong=wrong + children > 0, unseen=bool(origin.reasons) or not table.total)
     part.commands = commands_of_findings(part.findings, origin.account)

@@ -8,9 +8,10 @@ from pathlib import Path
 from .._base.core import Error
 from .._base.data_file import read_json
 from .._base.own_command import op_tools_line
+from .._base.verdict import verdict_of
 from .._conformance.reports import share, verdict_text
 from .._conformance.rows import ERROR, EXPECTED, NOT_JUDGED, ROWS_FILE, STATUSES, UNSUPPORTED, WRONG, rows_below
-from .._conformance.summary import SUMMARY_FILE, missing_in, verdict_in
+from .._conformance.summary import RUN_FILE, SUMMARY_FILE, missing_in, verdict_in
 from .part import Column, Command, FindingsOf, Grid, Mark, Origin, Part, Table, short
 
 _COLUMNS = (
@@ -35,8 +36,9 @@ _MARKS = {
 
 
 def is_result(folder: Path) -> bool:
-    """It is the folder of a run of op-tools conformance."""
-    return (folder / SUMMARY_FILE).is_file() and any(folder.glob(f"{Path(ROWS_FILE).stem}*.jsonl"))
+    """It is the folder of a run of op-tools conformance, which may not have ended."""
+    has_facts = (folder / SUMMARY_FILE).is_file() or (folder / RUN_FILE).is_file()
+    return has_facts and any(folder.glob(f"{Path(ROWS_FILE).stem}*.jsonl"))
 
 
 def part_of_folder(folder: Path, origin: Origin) -> Part:
@@ -67,6 +69,14 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         )
     part.tables.append(table)
     part.grids = [Grid("Operators and dtypes", "operator", cells)]
+    part.commands = [
+        Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
+    ]
+    part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
+    if not (folder / SUMMARY_FILE).is_file():
+        origin.gaps.append(f"there is no {SUMMARY_FILE}: the run was killed, or still runs")
+        part.verdict = verdict_of(wrong=any(finding.mark is Mark.WRONG for finding in part.findings), unseen=True)
+        return part
     summary = read_json(folder / SUMMARY_FILE)
     try:
         part.verdict = verdict_in(summary)
@@ -76,8 +86,4 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Error(f"{folder / SUMMARY_FILE}: is no summary of op-tools conformance: {error!r}") from None
     origin.gaps += [lack.value for lack in lacks]
-    part.commands = [
-        Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
-    ]
-    part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
     return part

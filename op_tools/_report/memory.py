@@ -21,6 +21,7 @@ from .part import (
     number_of,
     short,
     text_of,
+    unknown_words,
 )
 
 FILE = "memory.jsonl"
@@ -42,6 +43,7 @@ _COLUMNS = (
 )
 
 
+_GROWS = "grows with the steps"
 _MOST_HOLDERS, _MOST_KINDS = 4, 3  # leaks, and kinds of other memory, with an area of their own
 
 
@@ -93,15 +95,17 @@ def part_of_rows(
     part = Part("OpMemoryCheck", origin)
     table = Table("Memory by place", _COLUMNS)
     growing = FindingsOf(part, "B/step")
-    held_by = {
-        (text_of(leak, "op"), text_of(leak, "module"), text_of(leak, "line")): text_of(leak, "held_by")
-        for leak in leaks
-    }
+    leaks_by_place = {(text_of(leak, "op"), text_of(leak, "module"), text_of(leak, "line")): leak for leak in leaks}
+    unseen_leaks = dict(leaks_by_place)
     at_peak: Counter[str] = Counter()
     over_steps = _OverSteps()
+    unknown: Counter[str] = Counter()
     for row in rows:
         is_wrong = row.get("leaks") is True
-        holder = held_by.get((text_of(row, "op"), text_of(row, "module"), text_of(row, "line")), "")
+        if not isinstance(row.get("leaks"), bool):
+            unknown[text_of(row, "leaks")] += 1
+        key = text_of(row, "op"), text_of(row, "module"), text_of(row, "line")
+        holder = text_of(leaks_by_place.get(key, {}), "held_by")
         over_steps.add(row, holder=holder, leaks=is_wrong)
         at_peak[f"{text_of(row, 'kind')} on {text_of(row, 'device')}"] += integer_of(row, "peak_bytes") or 0
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
@@ -109,7 +113,8 @@ def part_of_rows(
             place.wrong += is_wrong
             place.alive_bytes += integer_of(row, "alive_bytes") or 0
         if is_wrong:
-            text = f"grows with the steps; held by {holder}" if holder else "grows with the steps"
+            unseen_leaks.pop(key, None)
+            text = f"{_GROWS}; held by {holder}" if holder else _GROWS
             first_step = {"step": row.get("first_step")}
             growing.add(Mark.WRONG, {**row, **first_step}, text=text, worst=number_of(row, "growth"))
         table.add(
@@ -124,6 +129,11 @@ def part_of_rows(
             is_wrong=is_wrong,
         )
     part.tables.append(table)
+    for leak in unseen_leaks.values():  # its row is lost
+        text = f"{_GROWS}; held by {text_of(leak, 'held_by')}"
+        growing.add(Mark.WRONG, {**leak, "step": leak.get("first_step")}, text=text, worst=number_of(leak, "growth"))
+        for place in part.place(text_of(leak, "module"), text_of(leak, "line")):
+            place.wrong += 1
     written = FindingsOf(part, "bytes")
     for row in overwrites:
         text = (
@@ -135,6 +145,7 @@ def part_of_rows(
     part.curves = over_steps.curves()
     part.bars = [(kind, float(size), bytes_text(size)) for kind, size in at_peak.most_common() if size]
     part.bars_title = "Memory at the peak"
+    origin.gaps += unknown_words("value of leaks", unknown)
     children = origin.account.children_wrong if origin.account else 0
     part.verdict = verdict_of(wrong=bool(part.findings or children), unseen=bool(origin.reasons))
     part.facts = [("places", f"{table.total:,}"), ("at the peak", bytes_text(sum(at_peak.values())))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -111,13 +112,16 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
         op_tools.Error: it cannot be written.
     """
     file = Path(path)
+    if file.is_dir() or not file.name:  # "." has no name
+        raise Error(f"{str(path) or repr('')}: cannot be written: it is a folder; give the name of a file in it")
     unfinished = file.with_name(f"{file.name}.part")
     try:
         with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:
             page.write(with_urls(page_of(parts, title)))
         unfinished.replace(file)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a folder that is a file
+            unfinished.unlink(missing_ok=True)
         raise Error(f"{path}: cannot be written: {error.strerror}") from None
     return file
 

@@ -8,9 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from .._base.verdict import verdict_of
-from .part import Column, FindingsOf, Mark, Origin, Part, Table, dtype_of, integer_of, number_of, sizes_of, text_of
+from .part import (
+    Column,
+    FindingsOf,
+    Mark,
+    Origin,
+    Part,
+    Table,
+    dtype_of,
+    integer_of,
+    number_of,
+    sizes_of,
+    text_of,
+    unknown_words,
+)
 from .replay_commands import commands_of_findings
-from .row_files import json_rows
+from .row_files import rows_of
 
 FILE = "overflow.jsonl"
 SUMMARY_FILE = "summary.jsonl"
@@ -35,15 +48,18 @@ _TEXTS = {
 }
 
 
+_KINDS = (*_TEXTS, "expected")
+
+
 def part_of_folder(folder: Path, origin: Origin) -> Part:
     """The part of a run's folder.
 
     Raises:
         op_tools.Error: a file cannot be read.
     """
-    summary = json_rows(file, origin) if (file := folder / SUMMARY_FILE).is_file() else ()
+    summary = rows_of(folder / SUMMARY_FILE, origin, is_needed=False)
     came_in = sum(integer_of(row, "came_in") or 0 for row in summary)
-    return part_of_rows(json_rows(folder / FILE, origin), origin, came_in)
+    return part_of_rows(rows_of(folder / FILE, origin), origin, came_in)
 
 
 def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin, came_in: int = 0) -> Part:
@@ -56,7 +72,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin, came_in: int
         kind = text_of(row, "kind")
         is_expected = row.get("expected") is True
         is_wrong = kind == "producer" and not is_expected
-        counts["expected" if is_expected else kind] += 1
+        counts["expected" if is_expected and kind in _TEXTS else kind] += 1
         for place in part.place(text_of(row, "module"), text_of(row, "line")):
             place.calls += 1
             place.wrong += is_wrong
@@ -84,6 +100,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin, came_in: int
         )
     part.tables.append(table)
     part.facts = [(f"{name}s" if name != "expected" else name, f"{count:,}") for name, count in counts.items()]
+    origin.gaps += unknown_words("kind", {kind: count for kind, count in counts.items() if kind not in _KINDS})
     wrong = counts["producer"] + (origin.account.children_wrong if origin.account else 0)
     if came_in or (counts["propagator"] and not counts["producer"]):
         origin.gaps.append("tensors had NaN or infinities that no call seen here made")

@@ -273,6 +273,10 @@ class Origin:
     """In which it was started."""
     gaps: list[str] = field(default_factory=list)
     """Why it is not known that nothing is wrong, besides those of the account."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """How many each file of rows had when the run ended, by its name; of an older version none."""
+    ranks: int = 1
+    """How many processes the launcher of the run started, as far as it is known."""
 
     @property
     def looked_at(self) -> list[str]:
@@ -441,14 +445,41 @@ def origin_of(folder: Path) -> Origin:
         if not isinstance(facts, dict):
             raise Error("is no account of a run")
         origin.account = coverage_from(facts)
+        origin.rows, origin.ranks = _rows_by_file(facts.get("rows", {})), integer_of(facts, "ranks") or 1
         program = facts.get("program")
         if isinstance(program, dict):
             origin.command, origin.working_folder = text_of(program, "command"), text_of(program, "folder")
+        origin.gaps += _further_reasons(facts, origin.account)
         origin.looked_at, origin.reasons  # noqa: B018  (a field of another type is noticed here)
     except (Error, TypeError, ValueError) as error:
         origin.account = None
         origin.gaps.append(f"{file}: is damaged: {one_line(error)}")
     return origin
+
+
+def _rows_by_file(facts: object) -> dict[str, int]:
+    """Rows by file, of an account."""
+    if not isinstance(facts, dict) or not all(type(count) is int for count in facts.values()):
+        raise Error("the numbers of its rows are no numbers")
+    return facts
+
+
+def _further_reasons(facts: Mapping[str, Any], account: Coverage) -> list[str]:
+    """Those of a file for gaps that its fields do not give here: the version that wrote it knows more of them."""
+    gaps, reasons = (facts.get(name, []) for name in ("gaps", "reasons"))
+    if not isinstance(gaps, list) or not isinstance(reasons, list):
+        raise Error("its gaps are no list")
+    known = account.gaps()
+    texts = [*map(str, reasons), *map(str, gaps[len(reasons) :])]
+    return [text for gap, text in zip(gaps, texts, strict=False) if gap not in known]
+
+
+def unknown_words(name: str, words: Mapping[str, int]) -> list[str]:
+    """The gap that rows make whose column `name` has a word that no reader here knows, of another version: how many rows have each."""
+    if not words:
+        return []
+    listed = ", ".join(f"'{word}'" for word in words)
+    return [f"{sum(words.values()):,} rows have a {name} that this version of op_tools does not know: {listed}"]
 
 
 def run_folder(part: Part) -> str:

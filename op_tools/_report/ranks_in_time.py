@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from .missing_ranks import missing_ranks
 from .part import Part, run_folder
 from .rank_work import MOST_MS, SEPARATOR, Measure, Mode, Work
 
@@ -33,7 +34,6 @@ SPREADS = 5.0
 LEAST_SPREAD = 0.02
 FEWEST_RANKS = 3
 """Of two ranks nobody knows which is usual."""
-_MOST_RANKS = 1 << 20
 _EVERYWHERE = 0.8  # of the usual time, in operators that are slow by half as much as the rank
 
 
@@ -373,12 +373,5 @@ def compared(parts: Iterable[Part]) -> list[RunTimes]:
             _compare_ranks(judged)
         times.sort(key=lambda time: (time.state is not State.SLOW, -(time.ratio or 0.0), time.rank))
         ranks = {time.rank for time in times}
-        runs.append(RunTimes(folder, number, times, _missing(folder, ranks)))
+        runs.append(RunTimes(folder, number, times, sorted(missing_ranks(Path(folder), ranks))))
     return runs
-
-
-def _missing(folder: str, ranks: set[int]) -> list[int]:
-    """Ranks below the largest, and those that have a folder of the run's tool, without times."""
-    place = Path(folder)
-    begun = {int(path.name) for path in place.iterdir() if path.name.isdecimal()} if place.is_dir() else set()
-    return sorted({*range(min(max(ranks), _MOST_RANKS)), *begun} - ranks)

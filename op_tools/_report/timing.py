@@ -72,7 +72,7 @@ def part_of_rows(
             )
         )
     part.tables.append(table)
-    part.work = work.work(origin.folder)
+    part.work = work.work(origin.folder) if table.total else None  # of a rank without times
     if calls is not None:
         part.tables.append(_table_of_calls(part, calls))
     total = sum(by_op.values())

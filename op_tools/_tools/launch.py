@@ -8,13 +8,15 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .._as_cuda.switch import rename_from_environment as start_renaming
+from .._base import core
 from .._base.account import write_account
-from .._base.config_file import Config, switched, without_variables
+from .._base.config_file import Config, checked_switch, switched, without_variables
 from .._base.core import Error, log_warn
 from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
@@ -152,23 +154,55 @@ def words_of_dipu() -> list[str]:
     return [] if value in ("", "0", "false", "off") else ["memory"]
 
 
+def words_of_environment() -> list[str]:
+    """The tools that OP_TOOLS names."""
+    return [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()]
+
+
+def refused_variables() -> list[str]:
+    """A sentence for each variable of the environment with a value that a tool, or start_from_environment(), refuses."""
+    refused: dict[str, None] = {}
+    hidden: dict[str, str] = {}  # a tool refuses a variable at a time
+    try:
+        while new := [text for text in _refused_now() if text not in refused]:
+            refused |= dict.fromkeys(new)
+            names = {text.partition(": ")[0] for text in new} & os.environ.keys()
+            hidden |= {name: os.environ.pop(name) for name in names}
+    finally:
+        os.environ |= hidden
+    return list(refused)
+
+
+def _refused_now() -> list[str]:
+    refused = list(core.refused_variables())
+    reads: list[Callable[[], object]] = [lambda: make_tools(words_of_environment())]
+    reads += [partial(checked_switch, name) for name in (*map(_fail_variable, FAIL_ON), _ALLOW_UNSEEN)]
+    for read in reads:
+        try:
+            read()
+        except Error as error:
+            refused.append(str(error))
+    return refused
+
+
 def start_from_environment() -> None:
     """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is reported, and nothing starts:
     the program belongs to a user who may not know of op_tools."""
-    words = [word for word in os.environ.get(_VARIABLE, "").split(",") if word.strip()] or words_of_dipu()
+    words = words_of_environment() or words_of_dipu()
     try:
         import_from_environment()
         if os.environ.get("OP_TOOLS_AS_CUDA") and not switched("DITORCH_DISABLE_MOCK"):
             start_renaming()
         tools = make_tools(words)
+        failing = [word for word in FAIL_ON if checked_switch(_fail_variable(word))]
+        checked_switch(_ALLOW_UNSEEN)
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
         if account := os.environ.get(ACCOUNT_VARIABLE):
             atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
-        for word in FAIL_ON:
-            if switched(_fail_variable(word)):
-                atexit.register(_fail_if_wrong, tools, word)
+        for word in failing:
+            atexit.register(_fail_if_wrong, tools, word)
     except Error as error:
         log_warn(f"no tool was started: {error}")
 

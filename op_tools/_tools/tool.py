@@ -29,6 +29,7 @@ from .._base.core import (
     Error,
     Scope,
     Switch,
+    check_settings,
     hook_scope,
     log_warn,
     open_tool,
@@ -190,6 +191,14 @@ class Tool(Switch):
         defaults = {name: value for name, value in self._defaults.items() if not os.environ.get(variables[name])}
         return {**defaults, **self._arguments}
 
+    def check(self) -> None:
+        """Reads arguments and environment as start() does, and starts nothing.
+
+        Raises:
+            op_tools.Error: an argument or an environment variable is wrong.
+        """
+        check_settings(self._kind, _for_core(self._settings()))
+
     def start(self) -> Self:
         """Starts the tool on this thread. A tool that was started twice must be stopped twice.
 
@@ -250,6 +259,8 @@ class Tool(Switch):
         """Waits until everything recorded so far is on disk, for example gradients of a backward pass after stop()."""
         if self._hook is not None:
             self._hook.flush()
+        if self._scope is not None and not self._scope.is_on:
+            self._scope.write_account()  # the files may have more rows since stop()
 
     def result(self) -> Any:
         """The results of the last run so far."""

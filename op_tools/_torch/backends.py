@@ -15,7 +15,7 @@ from .._base.core import Error
 from .._base.error_text import one_line
 
 VARIABLE = "OP_TOOLS_IMPORT"
-"""Modules for every Python that imports torch, as --import names them to a single command."""
+"""Modules for every command, and for every Python that op-tools run or env gives its tools, as --import names them to one command."""
 
 # Of devices whose package is not called torch_DEVICE.
 _PACKAGES = {"vulkan": "torchvulkan", "hpu": "habana_frameworks", "xpu": "intel_extension_for_pytorch"}
@@ -28,20 +28,28 @@ def is_simulated(device: str) -> bool:
 
 
 def modules_of(device: str, named: Iterable[str]) -> list[str]:
-    """The modules to import for a device: the named ones; without any, our own for the simulated device, and the package
-    of a device that torch does not have yet. torch loads the backends of vendors by itself, where they say so to Python.
+    """The modules to import for a device: those of the environment and the named ones; without named ones our own for the simulated
+    device, or the package of a device that torch does not have yet. torch loads the backends of vendors by itself, where they say so
+    to Python.
 
     Args:
         device: "sim", "npu:1".
         named: the values of --import.
     """
-    if modules := list(named):
-        return modules
-    name = device.partition(":")[0]
+    return list(
+        dict.fromkeys([*_modules_of_environment(), *(list(named) or _modules_known_for(device.partition(":")[0]))])
+    )
+
+
+def _modules_known_for(name: str) -> list[str]:
     if is_simulated(name):
         return ["op_tools.sim_device"]
     package = _PACKAGES.get(name, f"torch_{name}")
     return [package] if not hasattr(torch, name) and _is_installed(package) else []
+
+
+def _modules_of_environment() -> list[str]:
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def _is_installed(package: str) -> bool:
@@ -69,7 +77,8 @@ def import_backends(names: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever its code raises, and torch where another backend is registered
-            raise Error(f"--import {name}: {one_line(error)}") from error
+            source = VARIABLE if name in _modules_of_environment() else "--import"
+            raise Error(f"{source} {name}: {one_line(error)}") from error
 
 
 def import_from_environment() -> None:
@@ -78,7 +87,7 @@ def import_from_environment() -> None:
     Raises:
         op_tools.Error: a module cannot be imported.
     """
-    import_backends(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
+    import_backends(_modules_of_environment())
 
 
 def usable_device(name: str, number: int = 0) -> torch.device:

@@ -7,6 +7,7 @@ import sys
 
 from .._base.core import Error, log_progress
 from .._base.own_command import op_tools_line
+from .._base.verdict import status_of, verdict_of
 from .._commands.command_line import UsageError, visible
 from .._torch.backends import import_backends, modules_of
 from ..analyse._analyse import Outcome, Request, analyse
@@ -14,6 +15,7 @@ from ..analyse._detector_copy import COPY
 from ..analyse._support import make_table, names_only  # imports torch's tests
 from ..analyse._table import SupportTable, read_table
 
+_COUNTED = ("torch_apis", "third_party")  # modes that say what is unsupported
 _QUICK = 3  # sample calls per function when the table is made in passing
 
 
@@ -66,6 +68,8 @@ def _next(options: argparse.Namespace, outcome: Outcome) -> str:
 def run_command(options: argparse.Namespace) -> int:
     if options.detector and options.mode != "dynamic_shape":
         raise UsageError("--detector is for -m dynamic_shape")
+    if options.fail_on and options.mode not in _COUNTED:
+        raise UsageError(f"--fail-on {options.fail_on}: is for -m {' and '.join(_COUNTED)}")
     request = Request(
         inputs=options.input,
         output=options.output,
@@ -90,5 +94,8 @@ def run_command(options: argparse.Namespace) -> int:
         if after := _next(options, outcome):
             text.append(f"Next: {after}")
         sys.stdout.write(visible("\n".join(text)) + "\n")
-    failed = options.fail_on == "unsupported" and any(outcome.report.unsupported for outcome in outcomes)
-    return 1 if failed else 0
+    if not options.fail_on:
+        return 0
+    unsupported = any(outcome.report.unsupported for outcome in outcomes)
+    unread = any(outcome.report.problems or not outcome.report.files for outcome in outcomes)
+    return status_of(verdict_of(wrong=unsupported, unseen=unread))

@@ -17,7 +17,8 @@ import torch
 from .._as_cuda.switch import rules
 from .._base import core
 from .._base.core import Error, __version__, admits_module, admitted, built_with_torch, reports_memory
-from .._torch.backends import VARIABLE, import_backends, import_from_environment, modules_of, not_imported
+from .._tools.launch import refused_variables
+from .._torch.backends import VARIABLE, import_backends, modules_of, not_imported
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .._torch.torch_limits import limits_of
 
@@ -31,12 +32,14 @@ class Findings:
 
     lines: list[str] = field(default_factory=list)
     problems: int = 0
+    with_problem: set[str] = field(default_factory=set)
 
     def say(self, what: str, text: str) -> None:
         self.lines.append(f"{what:<12} {text}")
 
     def problem(self, what: str, text: str) -> None:
         self.problems += 1
+        self.with_problem.add(what)
         self.say(what, f"PROBLEM: {text}")
 
 
@@ -105,10 +108,13 @@ def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
         ours = True
         if name.endswith("_LIST") and name.startswith("OP_"):
             _examine_filter(findings, name, value, names)
-        elif name.endswith("_MODULES"):
+        elif name.endswith("_MODULES") and not name.endswith("_WITH_MODULES"):
             _examine_modules(findings, name, value)
         else:
             findings.say(name, value)
+    for name, _, why in (text.partition(": ") for text in refused_variables()):
+        if name not in findings.with_problem:  # of a filter, which was said with the names near
+            findings.problem(name, why)
     if not ours:
         findings.say("variables", "none is set: the tools see every operator of their level")
 
@@ -177,7 +183,6 @@ def _print_cuda_rules(device: str) -> int:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    import_from_environment()
     import_backends(modules_of(options.as_cuda or "", options.imports))
     if options.as_cuda:
         return _print_cuda_rules(options.as_cuda)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
 from .._tools import launch
-from .._tools.tool import Tool
+from .._tools.tool import Hook, HookScope, Tool
 from .._tools.tool_group import Together
 from .._torch.backends import VARIABLE as IMPORT
 from .._torch.backends import import_backends, modules_of
@@ -32,7 +33,7 @@ def _tool_flags(options: argparse.Namespace, config: Config) -> list[str]:
     flags = flags or list(config.tools) or launch.words_of_dipu()
     if not flags and not _renames(options):
         all_tools = f"--{', --'.join(kinds_by_flag())}; or in {CONFIG_FILE}: tools = [...]"
-        raise Error("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
+        raise UsageError("; ".join([*_tools_of_options(options), f"name at least one tool: {all_tools}"]))
     return flags
 
 
@@ -71,7 +72,7 @@ def _of_device(options: argparse.Namespace) -> dict[str, str]:
 
 def _rename_device(options: argparse.Namespace) -> dict[str, str]:
     if options.as_cuda and options.as_accelerator:
-        raise Error("--as-cuda and --as-accelerator: give the name that the program is written for")
+        raise UsageError("--as-cuda and --as-accelerator: give the name that the program is written for")
     variables = {"OP_TOOLS_AS_CUDA": options.as_cuda or options.as_accelerator}
     if options.as_accelerator:
         variables["OP_TOOLS_AS_CUDA_NAMES"] = ",".join(OTHER_ACCELERATORS)
@@ -94,6 +95,23 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
     )
 
 
+def _refuse_early(tools: Iterable[Tool | Together]) -> None:
+    """What they would refuse when they start is refused now."""
+    with _wrong_usage():
+        for tool in tools:
+            if isinstance(tool, Tool):
+                tool.check()
+
+
+@contextlib.contextmanager
+def _wrong_usage() -> Iterator[None]:
+    """An option, or a variable in place of it, that no tool takes: nothing has run yet."""
+    try:
+        yield
+    except Error as error:
+        raise UsageError(str(error)) from None
+
+
 def _log_level(options: argparse.Namespace) -> str:
     """The log level of -v and -q; "" without them."""
     return "info" if options.verbose else "warn" if options.quiet else ""
@@ -113,13 +131,15 @@ def _other_run(options: argparse.Namespace) -> Together | None:
     """The tool that looks at another run beside this run, with the options for every tool."""
     if not options.against and not options.shadow:
         if options.stop:
-            raise Error("--stop needs --against")
+            raise UsageError("--stop needs --against")
         return None
     if options.against and options.shadow:
-        raise Error("--against and --shadow are for a run each")
+        raise UsageError("--against and --shadow are for a run each")
     names = {option.name for option in hook_options()}
     common = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
     shared: dict[str, Any] = {name: value for name, value in common.items() if name in names}
+    with _wrong_usage():
+        HookScope(Hook(), **shared).check()
     if options.against:
         return OpAgainst(options.against, stop=options.stop, **shared)
     return OpShadow(options.shadow, **shared)
@@ -128,13 +148,16 @@ def _other_run(options: argparse.Namespace) -> Together | None:
 def run_command(options: argparse.Namespace) -> int:
     _take_folder(options)
     import_backends(_imports(options))
-    config = read_config(options.config)
+    with _wrong_usage():
+        config = read_config(options.config)
     other = _other_run(options)
     tools: list[Tool | Together] = [other] if other else []
     if not other or any(getattr(options, flag.replace("-", "_")) for flag in kinds_by_flag()):
-        tools += chosen_tools(options, config)
+        with _wrong_usage():
+            tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
-        raise Error(f"{', '.join(sorted(others))}: none of these tools has such an option")
+        raise UsageError(f"{', '.join(sorted(others))}: none of these tools has such an option")
+    _refuse_early(tools)
     if variables := _of_device(options):
         os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
     if _renames(options):
@@ -143,7 +166,7 @@ def run_command(options: argparse.Namespace) -> int:
         os.environ |= launch.environment(in_children)
     run = launch.run_module if options.module else launch.run_script
     if not options.module and not Path(options.program).is_file():
-        raise Error(f"{options.program}: there is no such script; a module is run with -m")
+        raise UsageError(f"{options.program}: there is no such script; a module is run with -m")
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
         reload_log_level()
@@ -170,8 +193,11 @@ def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) 
 
 
 def print_environment(options: argparse.Namespace) -> int:
-    config = read_config(options.config)
-    tools = chosen_tools(options, config)
+    with _wrong_usage():
+        config = read_config(options.config)
+    with _wrong_usage():
+        tools = chosen_tools(options, config)
+    _refuse_early(tools)
     variables = launch.environment(
         tools,
         fail_on=_fail_on(options, config, tools),

@@ -17,7 +17,7 @@ from .._base.core import Error, find_calls, text_table
 from .._base.own_command import replay_line
 from .._commands.command_line import visible
 from .._report.captures import TOOL as CAPTURES
-from .._report.scan import parts_below
+from .._report.scan import holds_more_than_recordings, parts_below
 from .._report.text import text_of_parts
 from .._report.time_by_rank import with_ranks_in_time
 from .._tools.record import holds_recordings, show_recordings
@@ -150,8 +150,8 @@ def call(folder: str) -> str:
 
 
 def show(path: str) -> str:
-    """A call when the path is a call's (or a file of it), recordings where there are any, the table of captured calls where there is
-    nothing else below, and else the text of a report.
+    """A call when the path is a call's (or a file of it), the tables of recordings or of captured calls where there is nothing else
+    below, and else the text of a report.
 
     Args:
         path: a folder, a container calls.zip, or a call in a container: calls.zip!OP/ID.
@@ -165,7 +165,7 @@ def show(path: str) -> str:
     place = Path(call_folder(path))
     if not place.exists():
         raise Error(f"{path}: there is no such folder")
-    if holds_recordings(place):
+    if holds_recordings(place) and not (place.is_dir() and holds_more_than_recordings(place)):
         return show_recordings(place)
     if place.is_dir() and (parts := parts_below(place)) and not all(part.tool == CAPTURES for part in parts):
         return text_of_parts(with_ranks_in_time(parts))

@@ -124,7 +124,12 @@ def _static(request: Request, names: list[str], progress: Progress) -> list[Outc
         report.problems = [*sources_of[index][1], *(problem for fact in own for problem in fact.problems)]
         hits = _fill(request.mode, report, project, own, rules, sources_of[index][0])
         outcome = Outcome(place, _folder(request, name), report)
-        outcome.log.append(f"{report.files} files, {report.lines} lines; all files were read in {seconds:.1f} s")
+        unread = len({problem.file for problem in report.problems})
+        read = (
+            f"{unread} of them were not read, or not whole (unreadable.csv); the others" if unread else "all files were"
+        )
+        read = read if report.files or unread else "nothing was"
+        outcome.log.append(f"{report.files} files, {report.lines} lines; {read} read in {seconds:.1f} s")
         _write(request, outcome, hits, sources_of[index][0])
         outcomes.append(outcome)
     return outcomes

@@ -51,6 +51,10 @@ std::chrono::duration<double> disk_silence() {
   return std::chrono::duration<double>(number_in_environment(kVariable, kAboveZero, kDiskSilence));
 }
 
+double most_gigabytes_of_rows() {
+  return number_in_environment("OP_TOOLS_MAX_ROWS_GB", kAboveZero, 8);
+}
+
 void run_in_time(const std::string& path, std::chrono::duration<double> limit, std::function<void()> work) {
   const auto job = std::make_shared<Job>();
   std::thread([job, work = std::move(work)] {

@@ -25,6 +25,9 @@ inline constexpr double kDiskSilence = 300;
 // the variable has no such number.
 OP_TOOLS_API std::chrono::duration<double> disk_silence();
 
+// How large a tool's file of rows may be: OP_TOOLS_MAX_ROWS_GB. Throws likewise.
+OP_TOOLS_API double most_gigabytes_of_rows();
+
 // Runs `work` on another thread and returns when it has ended. Throws what it throws, and Error, which begins with
 // `path`, when the limit is over: then the thread is left behind with `work`, which may refer to nothing of the caller.
 OP_TOOLS_API void run_in_time(const std::string& path, std::chrono::duration<double> limit, std::function<void()> work);

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "base/read_options.h"
 
@@ -112,12 +113,25 @@ std::string OptionType<std::string>::text(const std::string& value, const Rule&)
 
 std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view source, std::string_view text,
                                                             const Rule& rule) {
+  constexpr int64_t kMostInRange = 1'000'000;
   std::vector<int64_t> numbers;
-  while (true) {
-    const size_t comma = text.find(',');
-    numbers.push_back(number_from(source, text.substr(0, comma), rule.least, rule.most));
+  for (std::string_view rest = text;;) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = trimmed(rest.substr(0, comma));
+    const size_t colon = part.find(':');
+    const std::string_view begin = trimmed(part.substr(0, colon));
+    const bool is_range = colon != std::string_view::npos;
+    const auto first = is_range && begin == "first" ? rule.least : integer_of(begin);
+    const auto end = is_range ? integer_of(part.substr(colon + 1)) : first ? std::optional(*first + 1) : std::nullopt;
+    if (!first || !end || *first < rule.least || *first >= *end || *end > rule.most || *end - *first > kMostInRange) {
+      refuse(source, text,
+             "give integers of at least " + std::to_string(rule.least) +
+                 ", as 0,5; a range without its end, as 3:6; or "
+                 "the first of all, as first:3");
+    }
+    for (int64_t number = *first; number < *end; ++number) numbers.push_back(number);
     if (comma == std::string_view::npos) return numbers;
-    text.remove_prefix(comma + 1);
+    rest.remove_prefix(comma + 1);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 
+#include "base/disk_time.h"
 #include "base/op_filter.h"
 #include "base/read_options.h"
 
@@ -91,7 +92,10 @@ void ToolOptions::resolve_all() {
   if (output_dir.get().empty() || output_dir.get().find('\0') != std::string::npos) {
     refuse(output_dir.source(), output_dir.get(), "give the path of a folder");
   }
-  compat_ditorch();  // so that a wrong value is reported here and not in the middle of a run
+  // So that a wrong value is reported here and not in the middle of a run.
+  compat_ditorch();
+  disk_silence();
+  most_gigabytes_of_rows();
 }
 
 ResolvedOptions ToolOptions::for_scope() const {

@@ -22,6 +22,12 @@ namespace {
   refuse(source, shown, allowed);
 }
 
+// Digits alone, of a number that does not fit.
+bool is_too_large(std::string_view text) {
+  const std::string_view digits = trimmed(text);
+  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 }  // namespace
 
 void refuse(std::string_view source, std::string_view value, std::string_view allowed) {
@@ -58,14 +64,21 @@ void check_range(std::string_view source, std::string_view shown, int64_t number
   if (number < least || number > most) refuse_range(source, shown, least, most);
 }
 
-int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most) {
+std::optional<int64_t> integer_of(std::string_view text) {
   const std::string_view digits = trimmed(text);
   int64_t number = 0;
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  const bool is_integer = failure == std::errc() && end == digits.data() + digits.size();
-  if (!is_integer) refuse_range(source, text, least, most);
-  check_range(source, text, number, least, most);
-  return number;
+  return failure == std::errc() && end == digits.data() + digits.size() ? std::optional(number) : std::nullopt;
+}
+
+int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most) {
+  const auto number = integer_of(text);
+  if (!number && is_too_large(text)) {
+    refuse(source, text, "give an integer of at most " + std::to_string(most));
+  }
+  if (!number) refuse_range(source, text, least, most);
+  check_range(source, text, *number, least, most);
+  return *number;
 }
 
 std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part) {

@@ -19,6 +19,8 @@ OP_TOOLS_API std::optional<std::string> environment(const std::string& variable)
 // front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE).
 std::vector<std::pair<std::string, std::string>> environment_containing(std::string_view part);
 
+// All of the text, blanks around it aside, as an integer; nullopt: it is none, or none that fits.
+std::optional<int64_t> integer_of(std::string_view text);
 // `source`: the argument or variable that the text stands in. Both bounds are allowed values.
 int64_t number_from(std::string_view source, std::string_view text, int64_t least, int64_t most);
 void check_range(std::string_view source, std::string_view shown, int64_t number, int64_t least, int64_t most);

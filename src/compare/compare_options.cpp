@@ -1,6 +1,7 @@
 #include "compare/compare_options.h"
 
 #include "base/error.h"
+#include "compare/metrics/tolerance.h"
 
 namespace op_tools {
 
@@ -19,6 +20,7 @@ CompareMethod method_from_string(std::string_view source, std::string_view text)
 
 void CompareOptions::resolve_all() {
   ToolOptions::resolve_all();
+  ToleranceTable::from_environment();  // an Error names the variable
   if (async && raise_on_failure) {
     throw Error("async_=True: the failure is known after the program has gone on; leave it out with raise_on_failure");
   }

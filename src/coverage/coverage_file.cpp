@@ -38,7 +38,7 @@ void replace_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void write_coverage(const std::string& folder, const Coverage& account, const Value& program,
+void write_coverage(const std::string& folder, const Coverage& account, const RunFacts& facts,
                     std::chrono::seconds time_limit) {
   std::string text;
   JsonWriter json(text);
@@ -49,7 +49,12 @@ void write_coverage(const std::string& folder, const Coverage& account, const Va
   for (const Gap gap : gaps(account)) tokens.emplace_back(token_of(gap).name);
   add_texts("gaps", tokens, json);
   add_texts("reasons", reasons(account), json);
-  json.add("program", program);
+  json.add("tool", std::string_view(facts.tool));
+  json.add("ranks", facts.ranks);
+  std::vector<std::pair<Value, Value>> rows;
+  for (const auto& [file, count] : facts.rows) rows.emplace_back(file, static_cast<int64_t>(count));
+  json.add("rows", make_dict(std::move(rows)));
+  json.add("program", facts.program);
   json.end();
   text += '\n';
 

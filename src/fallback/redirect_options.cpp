@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/op_filter.h"
 #include "base/read_options.h"
+#include "fallback/cast_rules.h"
 
 namespace op_tools {
 
@@ -74,6 +75,16 @@ ResolvedOptions FallbackOptions::for_scope() const {
               " names operators of the aten level and is not read at the torch level: use level=\"aten\"");
   }
   return resolved;
+}
+
+void FallbackOptions::resolve_all() {
+  ToolOptions::resolve_all();
+  const CastRules rules(cast_settings(cast));  // an Error names argument or variable
+}
+
+void DtypeCastOptions::resolve_all() {
+  ToolOptions::resolve_all();
+  const CastRules rules(cast_settings(cast));
 }
 
 std::vector<Variable> FallbackOptions::further_variables() const {

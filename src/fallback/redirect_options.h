@@ -65,6 +65,7 @@ struct OP_TOOLS_API FallbackOptions : RedirectOptions {
       {"cast", "OP_DTYPE_CAST_DICT",
        "dtypes to compute in instead of others; results come back in the dtypes that they would have had", "dtypes"}};
 
+  void resolve_all() override;
   ResolvedOptions for_scope() const override;
   std::vector<Variable> further_variables() const override;
 };
@@ -78,6 +79,7 @@ struct OP_TOOLS_API DtypeCastOptions : RedirectOptions {
                            {"cast", "OP_DTYPE_CAST_DICT", "dtypes to compute in instead of others", "dtypes",
                             "float16 and bfloat16 to float32"}};
 
+  void resolve_all() override;
   std::vector<Variable> further_variables() const override;
 };
 using ResolvedDtypeCastOptions = Resolved<DtypeCastOptions>;

@@ -1,6 +1,8 @@
 #include "hooks/scope.h"
 
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -14,6 +16,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "base/op_filter.h"
+#include "base/options.h"
 #include "base/stop_program.h"
 #include "coverage/coverage_file.h"
 #include "coverage/coverage_text.h"
@@ -21,6 +24,7 @@
 #include "hooks/current_chain.h"
 #include "hooks/gradient_sums.h"
 #include "hooks/interceptor.h"
+#include "report/row_file.h"
 #include "tensor/copy_memory.h"
 
 namespace op_tools {
@@ -78,6 +82,7 @@ struct HookScope::Impl {
   std::string thread_text;               // for messages: another thread may have the same number later
   ForkGuard process;                     // that entered it
   std::function<void(Coverage&)> beside;
+  std::map<std::string, uint64_t> rows;      // of the hook's files, as its account says
   std::unique_ptr<HookScope> gradient_sums;  // nullptr: the hook gets none; else on and off with this scope
 
   void add_to_thread();
@@ -257,10 +262,11 @@ void HookScope::write_account() const {
     if (folder.empty()) return;
     const Coverage account = coverage();
     is_known = account.lost[Loss::kNotWritten] > 0;
-    Value start;
-    if (!host().program_start(&start)) start = make_dict({});
-    if (is_known) return write_coverage(folder, account, start, std::chrono::seconds(1));
-    write_coverage(folder, account, start);
+    for (const auto& [file, count] : take_row_counts(folder)) impl_->rows[file] = count;
+    RunFacts facts{std::string(hook()->name()), launched_ranks(), impl_->rows};
+    host().program_start(&facts.program);
+    if (is_known) return write_coverage(folder, account, facts, std::chrono::seconds(1));
+    write_coverage(folder, account, facts);
   } catch (const std::exception& error) {
     if (is_known) return;
     log::warn(std::string(hook()->name()) + ": its account is in no file: " + error.what());

@@ -51,10 +51,10 @@ class OP_TOOLS_API HookScope {
   // enter(). It throws nothing.
   void look_beside(std::function<void(Coverage&)> add);
   const std::shared_ptr<Hook>& hook() const;
-
- private:
+  // Writes the account anew beside the hook's files, as leave() did: a backward pass may have added rows since.
   void write_account() const;
 
+ private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

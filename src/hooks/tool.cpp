@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace op_tools {
 namespace {
@@ -108,6 +109,35 @@ std::vector<Variable> known_variables() {
   HookOptions of_hooks;
   add_options(of_hooks);
   return all;
+}
+
+void check_settings(ToolOptions& options, const Value& settings) {
+  read_settings(settings, options);
+  options.resolve_all();
+  options.for_scope();
+}
+
+std::vector<std::string> refused_variables() {
+  std::vector<std::string> refused;
+  const auto note = [&](const auto& read) {
+    try {
+      read();
+    } catch (const Error& error) {
+      if (std::find(refused.begin(), refused.end(), error.what()) == refused.end()) refused.emplace_back(error.what());
+    }
+  };
+  note([] { log::reload_level(); });
+  note([] { distributed_rank(); });
+  note([] { launched_ranks(); });
+  const auto add_options = [&](ToolOptions& options) {
+    options.for_each([&](OptionBase& option) { note([&] { option.resolve(); }); });
+    note([&] { options.resolve_all(); });
+    note([&] { options.for_scope(); });
+  };
+  for (const ToolKind* kind : tool_kinds()) add_options(*kind->make_options());
+  HookOptions of_hooks;
+  add_options(of_hooks);
+  return refused;
 }
 
 }  // namespace op_tools

@@ -86,7 +86,12 @@ struct ToolRegistration {
 // The tools of this library (tool_register.cpp).
 std::vector<ToolKind> own_tools();
 
+// Reads settings and environment as ToolKind::open does, and makes no hook. Error likewise.
+OP_TOOLS_API void check_settings(ToolOptions& options, const Value& settings);
+
 // Every environment variable that something of ours reads.
 OP_TOOLS_API std::vector<Variable> known_variables();
+// A sentence for each variable whose value a tool refuses.
+OP_TOOLS_API std::vector<std::string> refused_variables();
 
 }  // namespace op_tools

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/op_filter.h"
 #include "base/options.h"
 
 namespace op_tools {
@@ -37,6 +38,11 @@ struct OverflowOptions : ToolOptions {
   Option<int64_t> max_saved_mb{
       this, 1024, {"max_saved_mb", "", "MB of all saved calls together"}, {0, kMaxNumber >> 20}};
   Option<bool> immediate{this, false, {"immediate", "", "raise in the program at the first producer, with its line"}};
+
+  void resolve_all() override {
+    ToolOptions::resolve_all();
+    const OpFilter allowing(allow.get(), "", allow.source(), "");  // an Error names argument or variable
+  }
 };
 using ResolvedOverflowOptions = Resolved<OverflowOptions>;
 

@@ -1,13 +1,14 @@
 #include "report/row_file.h"
 
 #include <algorithm>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
 #include "base/disk_time.h"
 #include "base/error.h"
+#include "base/fork_guard.h"
 #include "base/log.h"
-#include "base/option.h"
 #include "base/text_table.h"
 #include "report/json_writer.h"
 
@@ -48,13 +49,43 @@ void append_cell(std::string& line, const Value& value) {
   append_text(line, json_text(value));
 }
 
+// Leaked: files are closed while the process exits.
+struct FlushedRows {
+  FlushedRows() {
+    keep_free_in_children([]() -> std::mutex& { return get().mutex; });
+  }
+
+  static FlushedRows& get() {
+    static auto* const all = new FlushedRows;
+    return *all;
+  }
+
+  std::mutex mutex;
+  std::map<std::string, uint64_t> by_path;
+};
+
 }  // namespace
+
+std::map<std::string, uint64_t> take_row_counts(const std::string& folder) {
+  FlushedRows& flushed = FlushedRows::get();
+  const std::lock_guard<std::mutex> lock(flushed.mutex);
+  const std::string begin = folder + "/";
+  std::map<std::string, uint64_t> counts;
+  auto entry = flushed.by_path.lower_bound(begin);
+  while (entry != flushed.by_path.end() && entry->first.starts_with(begin)) {
+    counts.emplace(entry->first.substr(begin.size()), entry->second);
+    entry = flushed.by_path.erase(entry);
+  }
+  return counts;
+}
 
 RowFile::RowFile(std::string path, std::vector<std::string> columns)
     : columns_(std::move(columns)),
       file_(std::move(path), disk_silence(), AppendedFile::Present::kReplaced),
-      most_bytes_(static_cast<uint64_t>(1e9 * number_in_environment("OP_TOOLS_MAX_ROWS_GB", kAboveZero, 8))) {
-  if (!columns_.empty()) add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
+      most_bytes_(static_cast<uint64_t>(std::min(1e9 * most_gigabytes_of_rows(), 9e18))) {
+  if (columns_.empty()) return;
+  add_cells(std::vector<Cell>(columns_.begin(), columns_.end()));
+  rows_ = 0;
 }
 
 RowFile::~RowFile() {
@@ -170,6 +201,7 @@ bool RowFile::has_room() {
 void RowFile::write_line() {
   line_ += '\n';
   bytes_ += line_.size();
+  ++rows_;
   lines_ += line_;
   line_.clear();
   if (lines_.size() >= kBuffer) hand_over();
@@ -184,6 +216,9 @@ void RowFile::hand_over() {
 void RowFile::flush() {
   hand_over();
   file_.flush();
+  FlushedRows& flushed = FlushedRows::get();
+  const std::lock_guard<std::mutex> lock(flushed.mutex);
+  flushed.by_path[path()] = rows_;
 }
 
 }  // namespace op_tools

@@ -5,6 +5,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,12 +71,17 @@ class OP_TOOLS_API RowFile final : public RowSink {
   AppendedFile file_;
   const uint64_t most_bytes_;
   uint64_t bytes_ = 0;  // of all lines
+  uint64_t rows_ = 0;   // without the line of titles
   bool is_full_said_ = false;
   std::string lines_;  // that the file does not have yet
   std::string line_;
   JsonWriter json_{line_};  // of the row that is being put together
   size_t cells_ = 0;        // likewise: CSV cells that are in the line
 };
+
+// The rows of the files of a folder, by their names, as they were when each was flushed last: the account of a run says
+// how many, so that a file that lost some is known. It forgets them. Any thread.
+OP_TOOLS_API std::map<std::string, uint64_t> take_row_counts(const std::string& folder);
 
 // A table as CSV and as JSON lines at once.
 class OP_TOOLS_API RowFiles final : public RowSink {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -219,6 +220,12 @@ TEST_CASE("the account of a run is in its report, its folder and the header of i
   const Value told = value_of_json(text);
   CHECK(*find_key(told, "seen")->get_if<int64_t>() == static_cast<int64_t>(seen));
   CHECK(find_key(told, "gaps") != nullptr);
+  CHECK(*find_key(told, "tool")->get_if<std::string>() == "OpAutoCompare");
+  CHECK(*find_key(told, "ranks")->get_if<int64_t>() == 1);
+  std::ifstream rows(root + "/autocompare.jsonl");
+  const auto lines = std::count(std::istreambuf_iterator<char>(rows), {}, '\n');
+  CHECK(lines > 1);
+  CHECK(*find_key(*find_key(told, "rows"), "autocompare.jsonl")->get_if<int64_t>() == lines);
   const Recording read = read_recording(recording);
   const Value* account = find_key(read.header, kAccount);
   REQUIRE(account != nullptr);
@@ -231,7 +238,7 @@ TEST_CASE("An account is not written through a symbolic link", "[coverage]") {
   const std::string path = folder / "coverage.json";
   std::filesystem::create_symlink("of_others", path + ".part");
   std::filesystem::create_symlink("of_others", path);
-  write_coverage(folder.path(), Coverage{}, Value());
+  write_coverage(folder.path(), Coverage{}, {});
   CHECK_FALSE(std::filesystem::is_symlink(path));
   CHECK_FALSE(std::filesystem::exists(path + ".part"));
   std::ifstream file(folder / "of_others");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <sstream>
 
 #include "base/error.h"
@@ -87,6 +88,25 @@ TEST_CASE("JSON lines keep types, and order, and are valid whatever is in them",
   CHECK(content_of(file.path()) ==
         "{\"op\":\"mm\",\"calls\":3,\"ok\":true,\"none\":null,\"size\":[2,3]}\n"
         "{\"nan\":\"nan\",\"bytes\":\"\xef\xbf\xbd\"}\n");
+}
+
+TEST_CASE("the rows of a folder's files are known once they are flushed", "[tables]") {
+  const test::TemporaryFolder folder;
+  using Counts = std::map<std::string, uint64_t>;
+  RowFile csv(folder.path() + "/a.csv", {"op"}), lines(folder.path() + "/b.jsonl");
+  for (int i = 0; i < 3; ++i) {
+    csv.add(make_dict({{"op", "mm"}}));
+    lines.add(make_dict({{"op", "mm"}}));
+  }
+  CHECK(take_row_counts(folder.path()).empty());
+  csv.flush();
+  lines.flush();
+  CHECK(take_row_counts(folder.path() + "/other").empty());
+  CHECK(take_row_counts(folder.path()) == Counts{{"a.csv", 3}, {"b.jsonl", 3}});
+  CHECK(take_row_counts(folder.path()).empty());
+  lines.add(make_dict({{"op", "mm"}}));
+  lines.flush();
+  CHECK(take_row_counts(folder.path()) == Counts{{"b.jsonl", 4}});
 }
 
 TEST_CASE("rows put together cell by cell are those of a Dict", "[tables]") {

@@ -65,6 +65,25 @@ def test_folder_files_and_columns_are_those_of_the_reference(mode, tmp_path, tab
     assert "[INFO]" in (folder / "pytorch_analysis.txt").read_text()
 
 
+def test_a_file_that_was_not_read_is_no_file_without_faults(tmp_path, table_file, capsys):
+    source = tmp_path / "src"
+    source.mkdir()
+    words = ["-i", source, "-o", tmp_path / "out", "--support", table_file]
+    assert run(*words) == 0 and "0 files, 0 lines; nothing was read" in capsys.readouterr().out
+    assert run(*words, "--fail-on", "unsupported") == 2  # there was nothing
+    capsys.readouterr()
+    (source / "a.py").write_text("import torch\ny = torch.relu(x)\n")
+    assert run(*words, "--fail-on", "unsupported") == 0
+    assert "; all files were read" in capsys.readouterr().out
+    (source / "b.py").write_text("def broken(:\n")
+    (source / "c.py").write_bytes(b"x = 1\0")
+    assert run(*words, "--fail-on", "unsupported") == 2
+    assert "2 of them were not read, or not whole (unreadable.csv)" in capsys.readouterr().out
+    (source / "d.py").write_text(PROGRAM)
+    assert run(*words, "--fail-on", "unsupported") == 1
+    assert run(*words, "-m", "affinity_apis", "--fail-on", "unsupported") == 64  # it counts none
+
+
 def test_a_row_has_place_name_and_evidence_and_the_closing_table_counts(tmp_path, table_file, capsys):
     (tmp_path / "a.py").write_text(PROGRAM)
     arguments = ["-i", tmp_path / "a.py", "-o", tmp_path, "--support", table_file, "--json", "--sarif"]

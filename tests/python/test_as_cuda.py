@@ -284,12 +284,12 @@ def test_a_program_for_another_vendor(tmp_path):
 
 def test_mistakes_are_told(tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
-    for arguments, text in (
-        (("--as-cuda", "nothing"), "no device module torch.nothing"),
-        (("--as-cuda", "sim", "--as-accelerator", "sim"), "the name that the program is written for"),
+    for arguments, status, text in (
+        (("--as-cuda", "nothing"), 2, "no device module torch.nothing"),
+        (("--as-cuda", "sim", "--as-accelerator", "sim"), 64, "the name that the program is written for"),
     ):
         done = op_tools("run", *arguments, "train.py", cwd=tmp_path, check=False)
-        assert done.returncode == 2 and text in done.stderr, done.stderr
+        assert done.returncode == status and text in done.stderr, done.stderr
 
 
 def test_doctor_prints_the_table(tmp_path):

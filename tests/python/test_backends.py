@@ -63,7 +63,7 @@ def test_a_mistake_in_the_variable_leaves_the_program_alone(package, tmp_path):
     root = Path(op_tools.__file__).parent
     path = f"{root / 'startup'}{os.pathsep}{root.parent}"
     done = launched(tmp_path / "program.py", PYTHONPATH=path, OP_TOOLS="time", OP_TOOLS_IMPORT="no_such_module")
-    assert done.stdout.split() == ["ran"] and "no tool was started: --import no_such_module" in done.stderr
+    assert done.stdout.split() == ["ran"] and "no tool was started: OP_TOOLS_IMPORT no_such_module" in done.stderr
 
 
 def test_the_package_of_a_device_that_torch_does_not_have(package):
@@ -92,6 +92,15 @@ def test_doctor_imports_what_the_variable_names(package, monkeypatch):
     monkeypatch.delitem(sys.modules, package, raising=False)
     assert command_line.main(["doctor"]) in (0, 1)
     assert package in sys.modules
+
+
+def test_run_imports_what_the_variable_names(package, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = ("-m", "op_tools", "run", "--time", tmp_path / "program.py")
+    done = launched(*words, cwd=tmp_path, OP_TOOLS_IMPORT=package)
+    assert done.stdout.split() == ["ran", "2", "ran", "1"]
+    done = launched(*words, cwd=tmp_path, check=False, OP_TOOLS_IMPORT="no_such_module")
+    assert done.returncode == 2 and "OP_TOOLS_IMPORT no_such_module: No module named" in done.stderr and not done.stdout
 
 
 def test_no_package_of_a_device_is_imported_by_itself():

@@ -330,6 +330,7 @@ def test_what_cannot_be_converted_is_said(tmp_path):
     for source, target, message in [
         ("a.npy", "a.csv", "the suffix is '.csv', expected one of"),
         ("a.npy", "a.npy", "is there already"),
+        ("a.npy", "missing/b.pth", "missing/b.pth: No such file"),
         ("gone.npy", "b.npy", "there is no such file"),
         ("bad.txt", "b.npy", r"bad\.txt: line 3"),
         ("evil.pth", "out.npy", "leads out of"),

@@ -285,6 +285,10 @@ BAD_VARIABLES = [
     ("OP_TOOLS_MAX_PENDING_MB", "99999999999999999999", "OP_TOOLS_MAX_PENDING_MB: '99999999999999999999' is not"),
     ("OP_TOOLS_SKIP_CPU", "maybe", "OP_TOOLS_SKIP_CPU: 'maybe' is not allowed; give 0, 1, true, false, on or off"),
     ("OP_TOOLS_COMPAT", "ditorhc", "OP_TOOLS_COMPAT: 'ditorhc' is not allowed; give ditorch, or leave it unset"),
+    ("OP_CAPTURE_STEPS", "abc", "OP_CAPTURE_STEPS: 'abc' is not allowed; give integers of at least 0, as 0,5; a range"),
+    ("OP_CAPTURE_STEPS", "1,5:2", "OP_CAPTURE_STEPS: '1,5:2' is not allowed; give integers"),
+    ("OP_TOOLS_MAX_ROWS_GB", "abc", "OP_TOOLS_MAX_ROWS_GB: 'abc' is not allowed; give a number"),
+    ("OP_TOOLS_WRITE_TIMEOUT", "0", "OP_TOOLS_WRITE_TIMEOUT: '0' is not allowed; give a number above 0"),
     ("RANK", "first", "RANK: 'first' is not allowed; give an integer of at least 0"),
 ]
 
@@ -294,6 +298,16 @@ def test_wrong_variable_is_an_error_that_names_it_when_the_tool_starts(name, val
     monkeypatch.setenv(name, value)
     with pytest.raises(op_tools.Error, match=re.escape(message)):
         op_tools.OpCapture().start()
+
+
+def test_a_variable_names_steps_as_the_flag_does(monkeypatch):
+    monkeypatch.setenv("OP_HOOK_STEPS", "first:1, 3:5,7")
+    hook = Names()
+    with op_tools.HookScope(hook) as scope:
+        for _ in range(9):
+            torch.ones(1)
+            scope.step()
+    assert hook.seen == ["torch.ones"] * 4
 
 
 def test_argument_of_a_wrong_type_is_an_error():

@@ -115,7 +115,7 @@ def test_the_folder_of_a_recording_stands_behind_its_flag(op_tools_command, tmp_
     assert list((tmp_path / "a").rglob("*.oprec"))
     assert list((tmp_path / "b").rglob("*.oprec"))
     assert between.returncode == 5 and list((tmp_path / "c").rglob("*.oprec")), between.stderr
-    assert op_tools_command("run", "--capture", "a", "train.py").returncode == 2
+    assert op_tools_command("run", "--capture", "a", "train.py").returncode == 64
 
 
 @pytest.mark.parametrize(
@@ -177,18 +177,67 @@ def test_a_reader_that_is_gone_ends_a_command_quietly():
 
 def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_tool = op_tools_command("run", "train.py")
-    assert no_tool.returncode == 2
+    assert no_tool.returncode == 64
     assert "name at least one tool: --capture" in no_tool.stderr
     option_alone = op_tools_command("run", "--jitter", "3", "train.py")
-    assert option_alone.returncode == 2
+    assert option_alone.returncode == 64
     assert "--jitter is an option of --record; name at least one tool" in option_alone.stderr
     no_script = op_tools_command("run", "--capture", "missing.py")
-    assert no_script.returncode == 2
+    assert no_script.returncode == 64
     assert "missing.py: there is no such script" in no_script.stderr
     (tmp_path / "fine.py").write_text("print('ran')")
     bad_filter = op_tools_command("run", "--capture", "--ops", "(", "fine.py")
-    assert bad_filter.returncode == 2
+    assert bad_filter.returncode == 64
     assert "'('" in bad_filter.stderr and "ran" not in bad_filter.stdout
+    for words, said in (
+        (("--autocompare", "--modules", "("), "modules=: '('"),
+        (("--capture", "--max-calls", "0"), "max_calls=: '0' is not allowed; give an integer of at least 1"),
+        (("--stop", "--capture"), "--stop needs --against"),
+        (("--capture", "--config", "missing.toml"), "missing.toml"),
+        (("--capture", "--only-calls", "missing"), "missing"),
+    ):
+        done = op_tools_command("run", *words, "fine.py")
+        assert done.returncode == 64 and said in done.stderr and "ran" not in done.stdout, done.stderr
+    printed = op_tools_command("env", "--capture", "--ops", "(")
+    assert printed.returncode == 64 and printed.stdout == ""
+
+
+def test_a_wrong_variable_ends_run_before_the_program_and_doctor_names_it(op_tools_command, tmp_path):
+    (tmp_path / "fine.py").write_text("print('ran')")
+    for tool, name, value, why in WRONG_VARIABLES:
+        done = op_tools_command("run", f"--{tool}", "fine.py", **{name: value})
+        assert done.returncode == 64 and f"{name}: {why}" in done.stderr and "ran" not in done.stdout, done.stderr
+    wrong = {name: value for _, name, value, _ in WRONG_VARIABLES}
+    switches = {"OP_TOOLS_FAIL_ON_WRONG": "yes", "OP_TOOLS": "capture,tims"}
+    doctor = op_tools_command("doctor", **wrong, **switches)
+    problems = [line for line in doctor.stdout.splitlines() if "PROBLEM: " in line]
+    assert doctor.returncode == 1 and {line.split()[0] for line in problems} >= {*wrong, *switches}, doctor.stdout
+    for name in wrong | switches:
+        assert sum(line.startswith(f"{name} ") for line in problems) == 1, problems
+
+
+WRONG_VARIABLES = [
+    ("autocompare", "OP_AUTOCOMPARE_LEVEL", "banana", "'banana' is not allowed; give aten or torch"),
+    (
+        "autocompare",
+        "OP_AUTOCOMPARE_STEPS",
+        "5:2",
+        "'5:2' is not allowed; give integers of at least 0, as 0,5; a range",
+    ),
+    ("autocompare", "AUTOCOMPARE_ERROR_TOLERANCE", "a,b", "'a,b' is not"),
+    (
+        "overflow",
+        "OP_OVERFLOW_CHECK_EVERY",
+        "99999999999999999999",
+        "'99999999999999999999' is not allowed; give an integer of at most",
+    ),
+    ("overflow", "OP_OVERFLOW_CHECK_ALLOW", "(", "'(' is no valid regular expression"),
+    ("blackbox", "OP_BLACKBOX_INPUTS_OPS", "(", "'(' is no valid regular expression"),
+    ("capture", "OP_CAPTURE_LIST", "(", "'(' is no valid regular expression"),
+    ("dtype-cast", "OP_DTYPE_CAST_DICT", "float99->float32", "'float99->float32'"),
+    ("time", "OP_TOOLS_MAX_ROWS_GB", "0", "'0' is not allowed; give a number above 0"),
+    ("memory", "OP_TOOLS_WRITE_TIMEOUT", "-1", "'-1' is not allowed; give a number"),
+]
 
 
 def test_the_environment_starts_tools_in_programs_of_others(op_tools_command, tmp_path):
@@ -340,6 +389,8 @@ def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
     monkeypatch.setenv("LINEAR_OP_DTYPE_CAST_DICT", "float16->float32")
     monkeypatch.setenv("ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "1,1")
     monkeypatch.delenv("OP_TOOLS_SKIP_CPU")
+    monkeypatch.setenv("OP_BLACKBOX_CALLS", "16")  # the least
+    monkeypatch.delenv("OP_AUTOCOMPARE_ASYNC")  # not with the variable that raises at once
     status, text = output_of(capsys, "doctor")
     assert status == 0, text
     assert "ADD_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16" in text and "OP_CAPTURE_FORMAT" in text
