@@ -30,6 +30,8 @@ struct CallFacts {
     bool tf32 = false;                             // it rounded the factors of float32 products to TF32
     bool approximated = false;                     // its kernel has approximations where the CPU's is exact
     bool names_device = false;                     // a copy to the CPU stands for a copy to another device
+    bool several = false;                          // the call's tensors and generators are on several devices
+    bool absent = false;                           // it names a device that is not there
   };
   struct RandomNumbers {
     bool drawn = false;
