@@ -2,9 +2,13 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/SequenceNumber.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <chrono>
@@ -13,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -106,6 +111,27 @@ uint32_t mask_of(Function& function, const Chain& chain) {
   return function.mask;
 }
 
+// In anomaly mode a node that is made while a backward pass runs a node of the program's holds that node as its parent.
+// Where the engine then reports NaN of the new node, torch never frees the parent, nor the program's graph behind it.
+// `first`: the sequence number of the first node that the run made.
+void forget_parents(const Value& result, uint64_t first) {
+  using torch::autograd::PyAnomalyMetadata;
+  if (!torch::autograd::AnomalyMode::is_enabled() || torch::autograd::get_current_graph_task_id() < 0) return;
+  std::unordered_set<torch::autograd::Node*> nodes;
+  std::vector<torch::autograd::Node*> open;
+  const auto add = [&](torch::autograd::Node* node) {
+    if (node && node->sequence_nr() >= first && nodes.insert(node).second) open.push_back(node);
+  };
+  for (const at::Tensor& tensor : flatten_tensors(result)) add(tensor.grad_fn().get());
+  while (!open.empty()) {
+    torch::autograd::Node* const node = open.back();
+    open.pop_back();
+    PyObject* const facts = static_cast<PyAnomalyMetadata*>(node->metadata())->dict();
+    if (PyDict_DelItemString(facts, PyAnomalyMetadata::ANOMALY_PARENT_KEY) != 0) forget_error();
+    for (const torch::autograd::Edge& edge : node->next_edges()) add(edge.function.get());
+  }
+}
+
 // Python objects must die with the GIL held, and the runner may die anywhere: c10's holder takes care.
 class PythonRunner final : public OpRunner {
  public:
@@ -122,7 +148,10 @@ class PythonRunner final : public OpRunner {
     const WithoutTorchFunction no_modes;
     try {
       const py::handle function(function_.ptr(getPyInterpreter()));
-      return to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
+      const uint64_t first_node = at::sequence_number::peek();
+      Value result = to_value(function(*py::tuple(to_python(args)), **py::dict(to_python(kwargs))));
+      forget_parents(result, first_node);
+      return result;
     } catch (const py::error_already_set& error) {
       if (is_from_outside(error)) throw;
       throw std::runtime_error(error.what());  // the exception object must not die where there is no GIL

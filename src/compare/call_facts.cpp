@@ -8,6 +8,8 @@ CallFacts facts_of(const ReplayableCall& call, std::string_view name) {
   facts.device.alone = call.all_on_cpu();
   facts.device.autocast = call.autocast();
   facts.device.names_device = call.names_device();
+  facts.device.several = call.is_on_several_devices();
+  facts.device.absent = call.names_absent_device();
   facts.pass.in_transform = call.in_transform();
   const Values& in = *sequence_items(call.inputs().value);
   facts.args = in[0];

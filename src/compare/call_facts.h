@@ -31,6 +31,8 @@ struct CallFacts {
     bool approximated = false;                     // its kernel has approximations where the CPU's is exact
     bool names_device = false;                     // a copy to the CPU stands for a copy to another device
     std::string stray = {};                        // a result is on this device, and nothing in the call asks for that
+    bool several = false;                          // the call's tensors and generators are on several devices
+    bool absent = false;                           // it names a device that is not there
   };
   struct RandomNumbers {
     bool drawn = false;

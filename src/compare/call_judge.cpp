@@ -372,7 +372,15 @@ void CallJudge::judge_raised(const char* where) {
   if (is_refused_by_autograd_or_vmap(observed_.raised)) {
     return add(Part::kCall, std::nullopt, not_judged(Unjudged::kRaised, "autograd refuses it, wherever it runs"));
   }
-  if (!reruns_.reference().returned()) return;
+  if (facts_.device.absent || is_refused_for_devices(observed_.raised, facts_.device.several)) {
+    return add(Part::kCall, std::nullopt,
+               not_judged(Unjudged::kRaised, "its devices were refused: " + observed_.raised));
+  }
+  const RunOutcome& reference = reruns_.reference();
+  if (!reference.impossible.empty()) {
+    return add(Part::kCall, std::nullopt, not_judged(Unjudged::kNoReference, reference.impossible));
+  }
+  if (!reference.returned()) return;
   add(Part::kCall, std::nullopt, differs("raised", std::string(where) + ", the CPU returns: " + observed_.raised));
 }
 

@@ -42,7 +42,7 @@ constexpr Tokens<Unjudged> kUnjudged{{
     {"undetermined", "the operator leaves it open: an order, a sign, the factors of a decomposition"},
     {"no_reference", "the CPU cannot run the call, or gives nothing to compare with"},
     {"no_float64", "only float64 could decide, and it was not asked for or gives no such result"},
-    {"raised", "the call was ended by the program, or refused by autograd or a transform"},
+    {"raised", "the call was ended by the program, or refused by autograd, by a transform or for its devices"},
     {"no_form", "a value that cannot be copied: no plain tensor memory"},
     {"not_saved", "the files have no such value"},
     {"no_batch", "the call has no batch, or it is not known which of its dimensions that is"},

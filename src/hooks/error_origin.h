@@ -58,4 +58,28 @@ inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
   return has_any_of(error, kRefusals);
 }
 
+// Torch refused the devices of the call's tensors: they do not go together (`several`: they are on several), or the
+// call takes tensors of the CPU alone. A run of the call has all of them in a single place, or on the CPU, so it
+// returns.
+inline bool is_refused_for_devices(std::string_view error, bool several) {
+  constexpr std::string_view kOnCpuAlone[] = {
+      "copy the tensor to host memory first",  // numpy
+      "only dense CPU tensors can be pinned",  //
+      "to be on cpu",                          // tensor_split
+      "should be a 1D CPU int64 tensor",       // pack_padded_sequence
+  };
+  constexpr std::string_view kTogether[] = {
+      "same device",                     // most operators
+      "two devices",                     //
+      "different device",                //
+      "expected device",                 //
+      "device type",                     // attention; generators
+      "to be on GPU",                    // operators of CUDA that look by themselves
+      "incompatible tensor type",        // x.data = y
+      "should be the same",              // the types of input and weight in convolutions
+      "cannot be accessed from Triton",  // a tensor of the CPU
+  };
+  return has_any_of(error, kOnCpuAlone) || (several && !lacks_kernel(error) && has_any_of(error, kTogether));
+}
+
 }  // namespace op_tools

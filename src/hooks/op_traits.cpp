@@ -343,7 +343,7 @@ constexpr OpFamily kFamilies[] = {
     {kReadsMetadata, "the tensor as an object of Python's", "__dir__ __format__ __hash__ __repr__ __str__"},
     {kReadsMetadata, "marks of the profiler",
      "_record_function_enter _record_function_enter_new _record_function_exit"},
-    {kOpensFile, "its argument is a file's name", "from_file _from_file"},
+    {kOpensFile, "it opens a file by its name, and may write it", "from_file _from_file"},
     {kKeepsNumbers, "detached from its graph, on another device, or another object", "detach cpu cuda __deepcopy__"},
 
     // --- Values that arguments may have

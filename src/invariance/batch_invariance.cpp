@@ -4,6 +4,7 @@
 
 #include "invariance/call_invariance.h"
 #include "invariance/copies.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 // Rows that run together, and which of them are compared with the program's.
@@ -163,11 +164,11 @@ void CallInvariance::ask_batch() {
   agree(Relation::kBatch);
 }
 
-// The tensors that have the batch; of a backward pass the gradients that arrive, too. On the CPU.
+// The tensors that have the batch; of a backward pass the gradients that arrive, too. Contiguous, on the CPU.
 CallInvariance::Tensors CallInvariance::batch_values() const {
   Tensors batch;
   const auto add = [&](const at::Tensor& tensor) {
-    if (has_rows(tensor)) batch.push_back(dense_copy(tensor, tensor));
+    if (has_rows(tensor)) batch.push_back(on_cpu(tensor.detach()).contiguous());
   };
   for (size_t i = 0; i < form_.of.size(); ++i) {
     if (form_.of[i]) add(call_.tensors()[i]);
@@ -184,10 +185,7 @@ int64_t CallInvariance::most_different(int64_t row, int64_t first) const {
   const auto look = [&](int64_t other) {
     if (other < 0 || other >= form_.rows || other % 2 != first) return;
     int64_t elements = 0;
-    for (const at::Tensor& tensor : batch_values_) {
-      const auto difference = bit_difference({tensor.select(0, row)}, {tensor.select(0, other)});
-      elements += difference ? std::max<int64_t>(1, difference->elements) : 0;
-    }
+    for (const at::Tensor& tensor : batch_values_) elements += elements_that_differ(tensor, row, other);
     if (elements > most) {
       best = other;
       most = elements;
@@ -215,7 +213,7 @@ void CallInvariance::ask_neighbours() {
       if (stays) run.places.push_back(row);
       run.rows.push_back(stays ? row : most_different(row, first));
       for (const at::Tensor& tensor : batch_values_) {
-        is_other = is_other || bit_difference({tensor.select(0, row)}, {tensor.select(0, run.rows.back())});
+        is_other = is_other || elements_that_differ(tensor, row, run.rows.back()) > 0;
       }
     }
     if (!is_other) continue;

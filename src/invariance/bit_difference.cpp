@@ -79,6 +79,19 @@ std::optional<BitDifference> bit_difference(const std::vector<at::Tensor>& progr
   return std::nullopt;
 }
 
+int64_t elements_that_differ(const at::Tensor& rows, int64_t row, int64_t other) {
+  const size_t item = rows.itemsize(), bytes = static_cast<size_t>(rows.numel() / rows.size(0)) * item;
+  const auto* const memory = static_cast<const unsigned char*>(rows.const_data_ptr());
+  const unsigned char* const left = memory + static_cast<size_t>(row) * bytes;
+  const unsigned char* const right = memory + static_cast<size_t>(other) * bytes;
+  if (std::memcmp(left, right, bytes) == 0) return 0;
+  int64_t elements = 0;
+  for (size_t place = 0; place < bytes; place += item) {
+    elements += std::memcmp(left + place, right + place, item) != 0;
+  }
+  return elements;
+}
+
 std::string bits_text(uint64_t bits) {
   std::string text;
   int count = 0;

@@ -36,6 +36,10 @@ struct BitDifference {
 OP_TOOLS_API std::optional<BitDifference> bit_difference(const std::vector<at::Tensor>& program,
                                                          const std::vector<at::Tensor>& other);
 
+// Of two rows, places in the first dimension, of a contiguous tensor on the CPU: how many elements have other bits. For
+// callers that ask for every row of a batch.
+OP_TOOLS_API int64_t elements_that_differ(const at::Tensor& rows, int64_t row, int64_t other);
+
 // "bits 0-3 and 31".
 OP_TOOLS_API std::string bits_text(uint64_t bits);
 

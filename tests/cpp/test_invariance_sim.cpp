@@ -65,6 +65,17 @@ TEST_CASE("Elements, rows and bits that differ are counted", "[invariance]") {
   CHECK_FALSE(bit_difference({program}, {})->structure.empty());
 }
 
+TEST_CASE("Elements of two rows that have other bits are counted", "[invariance]") {
+  const at::Tensor rows = at::zeros({3, 4}, at::kHalf);
+  rows[1][2] = -0.0;
+  rows[2][0] = 1;
+  rows[2][3] = 1;
+  CHECK(elements_that_differ(rows, 0, 0) == 0);
+  CHECK(elements_that_differ(rows, 0, 1) == 1);
+  CHECK(elements_that_differ(rows, 1, 2) == 3);
+  CHECK(elements_that_differ(at::zeros({2, 0}), 0, 1) == 0);
+}
+
 TEST_CASE("Elements that differ have their addresses, by the strides of their side", "[invariance]") {
   const at::Tensor program = at::zeros({4, 3}).t(), other = at::zeros({3, 4});  // the program's in columns
   other.mutable_data_ptr<float>()[5] = 1;                                       // row 1, column 1

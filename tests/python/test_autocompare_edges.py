@@ -429,3 +429,19 @@ def test_means_near_zero_have_the_rounding_of_their_terms(rows, columns, level):
         assert len(failed) == 4 and all("var_mean" in op for op, *_ in failed), failed
     finally:
         library._destroy()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("tool", [op_tools.OpAutoCompare, op_tools.OpInvariance])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_file_of_the_program_is_not_opened_again(dtype, shared, tool, level, tmp_path):
+    file = tmp_path / "numbers"
+    content = bytes(range(4 * dtype.itemsize))
+    file.write_bytes(content)
+    with tool(level=level) as running:
+        torch.from_file(str(file), shared=shared, size=4, dtype=dtype)
+    assert file.read_bytes() == content
+    result = running.result()
+    assert result.verdict.value == "not judged"
+    assert any("opens a file" in reason for reason in result.reasons)

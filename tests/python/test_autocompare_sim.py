@@ -513,6 +513,46 @@ def test_what_autograd_refuses_is_not_the_devices_failure(level):
     assert compare.result().failures == []
 
 
+REFUSED_DEVICES = {
+    "add": lambda: on_device(2) + torch.ones(2),
+    "matmul": lambda: on_device(2, 2) @ torch.ones(2, 2),
+    "out": lambda: torch.mm(on_device(2, 2), on_device(2, 2), out=torch.ones(2, 2)),
+    "list": lambda: torch.cat([on_device(2), torch.ones(2)]),
+    "weight": lambda: F.conv2d(torch.ones(1, 1, 4, 4), on_device(1, 1, 2, 2)),
+    "hidden": lambda: nn.LSTM(2, 2).to("sim")(on_device(1, 1, 2), (torch.ones(1, 1, 2), torch.ones(1, 1, 2))),
+    "attention": lambda: F.scaled_dot_product_attention(on_device(1, 2, 2), torch.ones(1, 2, 2), on_device(1, 2, 2)),
+    "block_diag": lambda: torch.block_diag(on_device(2, 2), torch.ones(2, 2)),
+    "data": lambda: setattr(on_device(2), "data", torch.ones(2)),
+    "no such device": lambda: torch.zeros(2, device="sim:9"),
+    "numpy": lambda: on_device(2).numpy(),
+    "pin_memory": lambda: on_device(2).pin_memory(),
+    "tensor_split": lambda: on_device(4).tensor_split(torch.tensor([1, 2], device="sim")),
+    "lengths": lambda: torch._pack_padded_sequence(on_device(2, 1), torch.tensor([2], device="sim"), False),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("program", REFUSED_DEVICES.values(), ids=REFUSED_DEVICES.keys())
+def test_devices_that_torch_refuses_are_the_programs_mistake(program, level):
+    with op_tools.OpAutoCompare(level=level) as compare, pytest.raises((RuntimeError, TypeError)):
+        program()
+    result = compare.result()
+    assert result.failures == []
+    assert result.unjudged or level == "aten"  # there torch may refuse it before it calls an operator
+
+
+def test_an_error_about_devices_is_a_failure_where_all_tensors_are_on_the_same():
+    @torch.library.custom_op("sim_test::refuses", mutates_args=())
+    def refuses(a: torch.Tensor) -> torch.Tensor:
+        if not a.is_cpu:
+            raise RuntimeError("Expected all tensors to be on the same device")
+        return a.clone()
+
+    with op_tools.OpAutoCompare() as compare, pytest.raises(RuntimeError, match="same device"):
+        refuses(on_device(2))
+    assert [row["kind"] for row in compare.result().failures] == ["raised"]
+
+
 def error_in_backward(model, kind, ops):
     x = on_device(4, 16, grad=True)
     with op_tools.OpAutoCompare() as tool:

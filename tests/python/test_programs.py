@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import json
 import random
 import shutil
@@ -15,6 +16,7 @@ from models import different, same_bits, train
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 from unchanged import LEVELS, all_tools, assert_same, run
 
@@ -743,25 +745,69 @@ def test_the_programs_own_numbers_are_not_asked():
     assert Counted.asked == asked
 
 
+LSTM = nn.LSTM(3, 2)
 FACTORIES = {
     "rand": lambda a: torch.rand(3) + a,
     "ones": lambda a: a + torch.ones(3),
     "zeros_like": lambda a: torch.zeros_like(a) + a,
     "full": lambda a: torch.full((3,), 2.0) * a,
+    "zeros by a size": lambda a: a + torch.zeros(a.size(0)),
+    "view by a size": lambda a: a.view(a.size(0), 1) * 2,
+    "reshape by a size": lambda a: a.reshape(1, a.size(0)) + torch.ones(a.shape[0]),
+    "list of tensors": lambda a: LSTM(a.view(1, 1, 3))[0],
 }
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    "tool", [op_tools.OpCapture, op_tools.OpFallback, op_tools.OpOverflowCheck, op_tools.OpTimeMeasure]
+    "tool",
+    [
+        op_tools.OpAutoCompare,
+        op_tools.OpCapture,
+        op_tools.OpFallback,
+        op_tools.OpInvariance,
+        op_tools.OpOverflowCheck,
+        op_tools.OpTimeMeasure,
+    ],
 )
-def test_a_trace_keeps_its_factories(tool, level):
-    """torch gives a program the result of a factory as it is while nobody else has it; a copy is unknown to the trace."""
+def test_a_trace_keeps_its_factories_and_sizes(tool, level):
+    """torch gives a program the result of a factory as it is while nobody else has it; a copy is unknown to the trace.
+    Sizes that are values of the trace wait on the thread for the call that takes them: a run again takes none."""
     for function in FACTORIES.values():
-        expected = str(torch.jit.trace(function, x(3), check_trace=False).graph)
+
+        def graph(function=function):
+            return str(torch.jit.trace(function, x(3), check_trace=False).graph)
+
+        expected = graph()
         with tool(level=level):
-            assert str(torch.jit.trace(function, x(3), check_trace=False).graph) == expected
+            assert graph() == expected
+        assert graph() == expected
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("tool", [op_tools.OpAutoCompare, op_tools.OpInvariance])
+def test_a_traced_call_is_not_judged_and_it_is_said_why(tool):
+    with tool() as running:
+        torch.jit.trace(lambda a: a.exp(), x(3), check_trace=False)
+    result = running.result()
+    assert result.verdict.value == "not judged"
+    assert any("torch.jit.trace records it" in reason for reason in result.reasons)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning", "ignore:Error detected in:UserWarning")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("tool", [op_tools.OpAutoCompare, op_tools.OpInvariance])
+def test_a_pass_that_anomaly_detection_ends_is_freed(tool, level):
+    def memory():
+        a = torch.zeros(3, requires_grad=True)
+        with tool(level=level), torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="nan"):
+            (a.sqrt() * 0).sum().backward()
+        return StorageWeakRef(a.untyped_storage())
+
+    freed = memory()
+    gc.collect()
+    assert freed.expired()
 
 
 # --- Operators that take functions: torch dispatches them in Python --------------------------------------------

@@ -224,6 +224,9 @@ Check check_of_error(const SavedCall& call, const TestRun& run) {
   if (is_refused_by_autograd_or_vmap(error)) {
     return plain_check("saved", not_judged(Unjudged::kRaised, "autograd or vmap refused it: " + error));
   }
+  if (is_refused_for_devices(error, on_several_devices(call.meta.inputs))) {
+    return plain_check("saved", not_judged(Unjudged::kRaised, "its devices were refused: " + error));
+  }
   if (is_refused_by_python(call))
     return plain_check("saved", not_judged(Unjudged::kRaised, "the Python function raised: " + error));
   return plain_check("saved", differs("raised", "returned; the captured call raised: " + error));

@@ -18,6 +18,7 @@
 #include "tensor/autocast.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/device_names.h"
+#include "tensor/device_guard.h"
 #include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/quiet.h"
@@ -40,6 +41,10 @@ c10::impl::LocalDispatchKeySet keys_for_cpu(const c10::impl::LocalDispatchKeySet
   keys.excluded_ = keys.excluded_ | c10::autocast_dispatch_keyset;
   if (autocast) keys.excluded_ = keys.excluded_.remove(c10::DispatchKey::AutocastCPU);
   return keys;
+}
+
+bool is_traced(const c10::impl::LocalDispatchKeySet& keys) {
+  return keys.included_.has(c10::DispatchKey::Tracer);
 }
 
 bool is_made_of_others(const c10::OperatorHandle& op) {
@@ -126,6 +131,11 @@ ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, std::string_view base
     copies.arguments.kwargs = make_dict(std::move(items));
   }
   return copies;
+}
+
+bool on_several_devices(const std::vector<TensorMeta>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const TensorMeta& tensor) { return tensor.device != tensors.front().device; });
 }
 
 ReplayableCall::ReplayableCall(OpCall& call)
@@ -237,8 +247,30 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
 std::string ReplayableCall::why_not() const {
   if (!run_) return "the call cannot be run again";
   if (is_collective(name_)) return "other processes take part in it, and would wait for it to be run again";
-  const OpFamily* const family = family_of(base_name(name_), OpTrait::kForwardMode);
-  return family ? std::string(family->why) : std::string();
+  // Torch's own conversion of arguments in Python tells the trace of sizes that are values of it, and the call that is
+  // run again takes none of them: the next call of the program would have them.
+  if (in_python_ && (is_traced(keys_) || is_traced(c10::impl::tls_local_dispatch_key_set()))) {
+    return "torch.jit.trace records it, and would record it again";
+  }
+  for (const OpTrait trait : {OpTrait::kForwardMode, OpTrait::kOpensFile}) {
+    if (const OpFamily* const family = family_of(base_name(name_), trait)) return std::string(family->why);
+  }
+  return {};
+}
+
+bool ReplayableCall::is_on_several_devices() const {
+  bool several = on_several_devices(inputs_.tensors);
+  map_leaves(inputs_.value, [&](const Value& value) {
+    const auto* const generator = value.get_if<Generator>();
+    several = several || (generator && generator->device.type() != device_.type());
+    return value;
+  });
+  return several;
+}
+
+bool ReplayableCall::names_absent_device() const {
+  const bool has_tensor = std::find(devices_.begin(), devices_.end(), device_) != devices_.end();
+  return names_device_ && !has_tensor && !is_there(device_);
 }
 
 RunOutcome ReplayableCall::run_on_device(const RunVariant& variant, const Value& random_states,

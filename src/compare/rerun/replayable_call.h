@@ -30,6 +30,8 @@ struct ArgumentsOnCpu {
 // `base_name`: of the operator; `device`: of the call's tensors.
 OP_TOOLS_API ArgumentsOnCpu arguments_on_cpu(const CallArguments& call, std::string_view base_name, c10::Device device);
 
+OP_TOOLS_API bool on_several_devices(const std::vector<TensorMeta>& tensors);
+
 class OP_TOOLS_API ReplayableCall {
  public:
   // Runs the operator; throws its exceptions. Any thread.
@@ -82,6 +84,9 @@ class OP_TOOLS_API ReplayableCall {
   bool all_on_cpu() const { return all_on_cpu_; }
   // Inside a functorch transform, which no run of ours is in.
   bool in_transform() const { return keys_.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
+  // Its tensors and generators are; our runs on the CPU have all of them in a single place.
+  bool is_on_several_devices() const;
+  bool names_absent_device() const;  // a device that this process does not have
   bool wants_gradients() const { return wants_gradients_; }
   const std::vector<bool>& written_inputs() const { return written_; }
   // See reads_what_it_writes(). Our runs read copies of these.
