@@ -177,6 +177,10 @@ def test_the_account_stands_beside_the_files_of_a_run(tool, tmp_path):
     assert told.pop("gaps") == ["not_on_accelerator", "processes"]
     assert told.pop("reasons") == ["no tensor was on sim", "1 process of the program had no tool, or told nothing"]
     assert set(told.pop("program")) == {"command", "folder"}
+    assert (told.pop("tool"), told.pop("ranks")) == (tool.__name__, 1)
+    rows = told.pop("rows")
+    for file in folder.glob("*.jsonl"):
+        assert rows[file.name] == len(file.read_text().splitlines())
     assert Coverage(**told) == running.coverage()
     assert not list(folder.glob("*.part"))
 
