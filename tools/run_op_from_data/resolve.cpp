@@ -16,7 +16,7 @@
 #include "hooks/op_call.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/compositions.h"
-#include "run_op_from_data/indexing.h"
+#include "tensor/python_index.h"
 #include "run_op_from_data/made_tensor.h"
 #include "run_op_from_data/python_names.h"
 #include "tensor/cpu_kernels.h"
