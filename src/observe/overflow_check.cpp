@@ -46,6 +46,7 @@ struct NameRules {
   bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
   bool changes_in_place;  // reads the elements that it writes
   bool names_elements;    // an argument tells which elements it writes
+  bool lifts;             // the program wrote the memory that its argument shows
   bool writes_unnamed;  // at the torch level only names tell the written arguments; of lists more than the first
                         // argument is
 };
@@ -62,6 +63,7 @@ struct State final : HookState {
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
   std::vector<at::Tensor> unwritten;                   // input tensors that show elements which were never written
   std::optional<WrittenElements> elements;             // of the first input, that the call writes
+  bool is_given = false;                               // the program's data, which no operator wrote
   bool reads_unseen = false;                           // an input has values that cannot be asked
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
@@ -186,6 +188,7 @@ struct OverflowHook::Impl {
                           call.op && makes_variable(*call.op),
                           has_trait(base, OpTrait::kChangesInPlace),
                           names_elements(call.name),
+                          lifts_data(call),
                           call.level == Level::kTorch && writes_lists(call)};
     return rules.emplace(std::string(call.name), fresh).first->second;
   }
@@ -289,6 +292,10 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
     if (!may_have_specials(tensor)) {
       state->reads_unseen |= has_unseen_values(tensor);
       continue;
+    }
+    if (rules.lifts && impl.unwritten.holds(tensor)) {
+      impl.unwritten.forget(tensor);
+      state->is_given = true;
     }
     const WrittenElements shown = impl.unwritten.shown_by(tensor);
     state->inputs.push_back({impl.flag_of(tensor, shown, passing), i, version_of(tensor)});
@@ -423,7 +430,7 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
   }
   bool open = results.open;
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
-  if (rules.source.gives_data) {
+  if (rules.source.gives_data || state.is_given) {
     for (const FlagPtr& flag : results.flags) {
       if (flag) flag->by_program = true;
     }

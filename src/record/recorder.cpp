@@ -132,7 +132,7 @@ Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
   KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
-             names_elements(call.name), call.op && makes_variable(*call.op)};
+             names_elements(call.name), lifts_data(call), call.op && makes_variable(*call.op)};
   op.counts.op = call.name;
   return ops_.emplace(call.name, std::move(op)).first->second;
 }
@@ -188,9 +188,10 @@ bool Recorder::add_input_locked(State& state, StringNumber place, at::Tensor ten
 }
 
 // `key`: of the arguments; nullptr: they have none. False: it is the first such call, or some value is not known.
-bool Recorder::take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known) {
+bool Recorder::take_known_inputs(OpCall& call, const ArgumentKey* key, State& state, bool* all_known) {
   const std::lock_guard<std::mutex> lock(mutex_);
   state.op = &op_locked(call);
+  if (state.op->lifts) for_each_tensor(call.args(), [&](const at::Tensor& tensor) { unwritten_.forget(tensor); });
   const CallForm* const form = key ? state.op->arguments.find(key->bytes()) : nullptr;
   if (!form) return false;
   state.scalars = form->scalars;

@@ -51,7 +51,7 @@ class Recorder {
   struct KnownOp {
     StringNumber op;
     ResultSource source;
-    bool writes_uncounted, writes_declared, names_elements, factory;
+    bool writes_uncounted, writes_declared, names_elements, lifts, factory;
     RecordRow counts = {};
     CallForms arguments = {}, results = {};
   };
@@ -121,7 +121,7 @@ class Recorder {
   bool wants_rows(const OpCall& call) const;
   TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module);
   KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module);
-  bool take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known);
+  bool take_known_inputs(OpCall& call, const ArgumentKey* key, State& state, bool* all_known);
   void take_new_inputs(OpCall& call, const ArgumentKey* key, State& state, bool in_module, bool* all_known);
   bool may_jitter() const { return options.jitter > 0 && !jittered_.load(std::memory_order_relaxed); }
   void jitter_first(const CallParts& parts);

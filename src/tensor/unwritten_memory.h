@@ -35,6 +35,10 @@ class OP_TOOLS_API UnwrittenMemory {
  public:
   // The tensor's memory was allocated, and nothing is written there.
   void add(const at::Tensor& tensor);
+  // The program wrote it, where no operator shows that.
+  void forget(const at::Tensor& tensor) {
+    if (tensor.has_storage()) erase(tensor.storage().unsafeGetStorageImpl());
+  }
   bool is_empty() const { return memories_.empty(); }
   bool watches(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
   // Did no call write any of the tensor?
