@@ -90,7 +90,7 @@ constexpr OpFamily kFamilies[] = {
     {kChangesInPlace, "arithmetic in place, with the elements that indices name",
      "index_add_ index_reduce_ scatter_add_ scatter_reduce_"},
     {kChangesInPlace, "another shape, place or graph of the same elements",
-     "as_strided_ transpose_ t_ squeeze_ unsqueeze_ swapdims_ swapaxes_ detach_ requires_grad_ rename_ set_ "
+     "as_strided_ transpose_ t_ squeeze_ unsqueeze_ swapdims_ swapaxes_ detach_ requires_grad_ set_ "
      "share_memory_"},
     {kChangesInPlace, "arithmetic in place, on lists",
      "_foreach_add_ _foreach_sub_ _foreach_mul_ _foreach_div_ _foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ "

@@ -12,6 +12,7 @@
 #include "hooks/python_arguments.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/python_index.h"
+#include "tensor/tensor_bits.h"
 
 namespace op_tools {
 namespace {
@@ -49,7 +50,7 @@ const WritesPart* writes_part(std::string_view op_name) {
 at::Tensor index_on_cpu(const at::Tensor& tensor) {
   std::string type;
   if (!why_not_plain(tensor, &type).empty()) throw Error("an index is a tensor without elements of its own");
-  return tensor.to(at::kCPU);
+  return on_cpu(tensor);
 }
 
 const at::Tensor& tensor_of(const Value* value) {
@@ -74,12 +75,14 @@ void set_flags(const WritesPart& row, OpCall& call, const Value& written, at::Te
     if (!value || !value->is<int64_t>()) throw Error("a dimension is no number");
     return *value->get_if<int64_t>();
   };
-  const auto on_cpu = [](const Value& value) { return map_tensors(value, [](const auto& t) { return index_on_cpu(t); }); };
+  const auto all_on_cpu = [](const Value& value) {
+    return map_tensors(value, [](const auto& t) { return index_on_cpu(t); });
+  };
   switch (row.form) {
     case Form::kCopy:
       return set_item(flags, op_tools::Ellipsis(), written);
     case Form::kAssign:
-      if (const Value* const named = argument("index")) return set_item(flags, on_cpu(*named), written);
+      if (const Value* const named = argument("index")) return set_item(flags, all_on_cpu(*named), written);
       throw Error("an assignment without an index");
     case Form::kPut: {
       const Value* const indices = argument("indices");
@@ -88,7 +91,7 @@ void set_flags(const WritesPart& row, OpCall& call, const Value& written, at::Te
       Values all;
       for (const Value& item : *items) {  // None stands for a dimension that is written whole
         const Value whole = Slice{std::make_shared<const Values>(Values{None(), None(), None()})};
-        all.push_back(item.is<None>() ? whole : on_cpu(item));
+        all.push_back(item.is<None>() ? whole : all_on_cpu(item));
       }
       return set_item(flags, make_tuple(std::move(all)), true);
     }
@@ -139,7 +142,8 @@ std::optional<WrittenElements> elements_named(OpCall& call,
   // Elements that are copied from memory that was not written are none.
   Value written = true;
   if (row->form == Form::kCopy || row->form == Form::kAssign) {
-    const Value* const value = argument_of(row->parameters, row->form == Form::kCopy ? "src" : "value", call.args(), call.kwargs());
+    const Value* const value =
+        argument_of(row->parameters, row->form == Form::kCopy ? "src" : "value", call.args(), call.kwargs());
     if (const auto* const source = value ? value->get_if<at::Tensor>() : nullptr) {
       const WrittenElements shown = shown_by(*source);
       if (shown.part == WrittenPart::kNone || shown.part == WrittenPart::kUnknown) return shown;

@@ -41,14 +41,14 @@ namespace {
 struct NameRules {
   ResultSource source;
   bool shows_unwritten, allows_neg_inf;
-  int workspace;        // which result is scratch memory; -1: none
-  int open;             // from which result on they are for the operator's own backward, with padding; -1: none
-  bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
+  int workspace;  // which result is scratch memory; -1: none
+  int open;       // from which result on they are for the operator's own backward, with padding; -1: none
+  bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
   bool changes_in_place;  // reads the elements that it writes
   bool names_elements;    // an argument tells which elements it writes
   bool lifts;             // the program wrote the memory that its argument shows
-  bool writes_unnamed;  // at the torch level only names tell the written arguments; of lists more than the first
-                        // argument is
+  bool writes_unnamed;    // at the torch level only names tell the written arguments; of lists more than the first
+                          // argument is
 };
 
 struct State final : HookState {

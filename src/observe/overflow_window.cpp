@@ -135,8 +135,8 @@ OverflowResult::Finding OverflowWindow::finding_of(const OverflowRecord& record,
   if (output_tensor.tensor().defined()) finding.tensor = TensorShape::of(output_tensor.tensor());
   if (output_tensor.is_unchanged() && (producer || result_.findings.size() < kMaxFindings)) {
     const at::Tensor& written = record.outputs[output]->written;
-    const SpecialsCount count = count_specials(written.defined() ? written_alone(output_tensor.tensor(), written)
-                                                                 : output_tensor.tensor());
+    const SpecialsCount count =
+        count_specials(written.defined() ? written_alone(output_tensor.tensor(), written) : output_tensor.tensor());
     finding.nan = count.nan;
     finding.pos_inf = count.pos_inf;
     finding.neg_inf = count.neg_inf;

@@ -131,8 +131,13 @@ bool Recorder::wants_rows(const OpCall& call) const {
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
-  KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
-             names_elements(call.name), lifts_data(call), call.op && makes_variable(*call.op)};
+  KnownOp op{rows_.string(call.name),
+             ResultSource::of(call),
+             writes_uncounted(call),
+             writes_declared(call),
+             names_elements(call.name),
+             lifts_data(call),
+             call.op && makes_variable(*call.op)};
   op.counts.op = call.name;
   return ops_.emplace(call.name, std::move(op)).first->second;
 }

@@ -62,8 +62,7 @@ KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin, 
 }
 
 KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
-                                 WrittenPart written,
-                                 std::shared_ptr<StatisticsQuery> question) {
+                                 WrittenPart written, std::shared_ptr<StatisticsQuery> question) {
   const StringNumber name = is_view ? origins_.find(tensor).name : origins_.note_producer(tensor, call, output);
   return add(tensor, {Origin::kCall, call, output, name}, written, std::move(question));
 }

@@ -139,8 +139,7 @@ std::vector<bool> unwritten_values(const Recording& run) {
       if (traits.gives_data) {
         unwritten[use.value] = false;
         if (const RecordedUse* const original = made_as(run, value)) unwritten[original->value] = false;
-      } else if (const RecordedUse* const original = made_as(run, value);
-                 original && unwritten[original->value]) {
+      } else if (const RecordedUse* const original = made_as(run, value); original && unwritten[original->value]) {
         unwritten[use.value] = true;
       }
     }
