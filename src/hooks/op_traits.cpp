@@ -87,8 +87,11 @@ constexpr OpFamily kFamilies[] = {
      "nan_to_num_ cumsum_ cumprod_ tril_ triu_ renorm_ bitwise_and_ bitwise_or_ bitwise_xor_ bitwise_not_ "
      "logical_and_ logical_or_ logical_xor_ logical_not_ dropout_ __iadd__ __isub__ __imul__ __itruediv__ "
      "__ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"},
-    {kChangesInPlace, "another shape of the same elements",
-     "as_strided_ transpose_ t_ squeeze_ unsqueeze_ swapdims_ swapaxes_"},
+    {kChangesInPlace, "arithmetic in place, with the elements that indices name",
+     "index_add_ index_reduce_ scatter_add_ scatter_reduce_"},
+    {kChangesInPlace, "another shape, place or graph of the same elements",
+     "as_strided_ transpose_ t_ squeeze_ unsqueeze_ swapdims_ swapaxes_ detach_ requires_grad_ set_ "
+     "share_memory_"},
     {kChangesInPlace, "arithmetic in place, on lists",
      "_foreach_add_ _foreach_sub_ _foreach_mul_ _foreach_div_ _foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ "
      "_foreach_sqrt_ _foreach_neg_ _foreach_abs_ _foreach_exp_ _foreach_pow_ _foreach_reciprocal_ "

@@ -21,6 +21,10 @@ ValueSource ResultSource::of_results(OpCall& call) const {
   return gives_data || collective ? ValueSource::kGiven : ValueSource::kMade;
 }
 
+bool lifts_data(const OpCall& call) {
+  return call.level == Level::kAten && has_trait(base_name(call.name), OpTrait::kGivesData);
+}
+
 bool has_unseen_values(const at::Tensor& tensor) {
   std::string type;
   if (!tensor.defined() || tensor.is_meta() || tensor._is_zerotensor()) return false;

@@ -27,6 +27,10 @@ struct ResultSource {
   ValueSource of_results(OpCall& call) const;
 };
 
+// torch.tensor([1, 2]) at the aten level: the program wrote the memory of its argument, which no operator shows. Asked
+// once for each name.
+bool lifts_data(const OpCall& call);
+
 // A tensor with values that cannot be looked at: no plain storage, or a layout of its own.
 bool has_unseen_values(const at::Tensor& tensor);
 

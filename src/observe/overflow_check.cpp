@@ -23,13 +23,16 @@
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
 #include "hooks/value_source.h"
+#include "hooks/written_elements.h"
 #include "hooks/written_inputs.h"
 #include "observe/finite_cache.h"
 #include "observe/nonfinite.h"
 #include "observe/overflow_window.h"
 #include "tensor/copy_memory.h"
+#include "tensor/known_tensors.h"
 #include "tensor/plain_tensor.h"
 #include "tensor/result_numbers.h"
+#include "tensor/unwritten_memory.h"
 
 namespace op_tools {
 namespace {
@@ -38,11 +41,14 @@ namespace {
 struct NameRules {
   ResultSource source;
   bool shows_unwritten, allows_neg_inf;
-  int workspace;        // which result is scratch memory; -1: none
-  int open;             // from which result on they are for the operator's own backward, with padding; -1: none
-  bool factory;         // its result is asked when it comes as an input: knowing it would hold its counter of versions
-  bool writes_unnamed;  // at the torch level only names tell the written arguments; of lists more than the first
-                        // argument is
+  int workspace;  // which result is scratch memory; -1: none
+  int open;       // from which result on they are for the operator's own backward, with padding; -1: none
+  bool factory;   // its result is asked when it comes as an input: knowing it would hold its counter of versions
+  bool changes_in_place;  // reads the elements that it writes
+  bool names_elements;    // an argument tells which elements it writes
+  bool lifts;             // the program wrote the memory that its argument shows
+  bool writes_unnamed;    // at the torch level only names tell the written arguments; of lists more than the first
+                          // argument is
 };
 
 struct State final : HookState {
@@ -55,7 +61,9 @@ struct State final : HookState {
   };
   std::vector<Input> inputs;                           // those that are looked at
   std::vector<std::pair<size_t, at::Tensor>> written;  // input tensors that the call writes
-  std::vector<at::Tensor> unwritten;                   // input tensors whose memory was never written
+  std::vector<at::Tensor> unwritten;                   // input tensors that show elements which were never written
+  std::optional<WrittenElements> elements;             // of the first input, that the call writes
+  bool is_given = false;                               // the program's data, which no operator wrote
   bool reads_unseen = false;                           // an input has values that cannot be asked
   InputsBefore before;
   std::optional<RandomWatch> random;  // where the call may be saved, and may draw random numbers
@@ -66,6 +74,9 @@ struct State final : HookState {
     return writes_unknown || std::any_of(written.begin(), written.end(), [&](const auto& pair) {
              return share_memory(pair.second, tensors[input.index]);
            });
+  }
+  bool writes(const at::Tensor& tensor) const {
+    return std::any_of(written.begin(), written.end(), [&](const auto& pair) { return pair.second.is_same(tensor); });
   }
   // Asks the inputs whose answer was not needed before the call.
   void ask_inputs() const {
@@ -175,6 +186,9 @@ struct OverflowHook::Impl {
                           workspace_of(base),
                           open == nullptr ? -1 : open->place,
                           call.op && makes_variable(*call.op),
+                          has_trait(base, OpTrait::kChangesInPlace),
+                          names_elements(call.name),
+                          lifts_data(call),
                           call.level == Level::kTorch && writes_lists(call)};
     return rules.emplace(std::string(call.name), fresh).first->second;
   }
@@ -191,12 +205,26 @@ struct OverflowHook::Impl {
 
   // The flag of an input, before the call. A tensor that no call made that we saw is asked itself: on the CPU not
   // before the answer is needed, which is when a call made special values of it.
-  FlagPtr flag_of(const at::Tensor& tensor, bool owned) {
-    if (unwritten.holds(tensor)) return std::make_shared<Flag>();  // no values to speak of
-    if (FlagPtr flag = known_flag_of(tensor)) return flag;
-    const FlagPtr flag = tensor.device().is_cpu() ? Flag::of_unasked() : std::make_shared<Flag>(tensor);
+  FlagPtr flag_of(const at::Tensor& tensor, const WrittenElements& shown, bool owned) {
+    if (!has_written(shown)) return std::make_shared<Flag>();  // no values to speak of
+    if (FlagPtr flag = shown.is_whole() ? known_flag_of(tensor) : known.find(tensor)) return flag;
+    const FlagPtr flag =
+        tensor.device().is_cpu() ? Flag::of_unasked(shown.flags) : std::make_shared<Flag>(tensor, shown.flags);
     if (!owned) known.put(tensor, flag);
     return flag;
+  }
+
+  // A part of it at least, and it is known which.
+  static bool has_written(const WrittenElements& shown) { return shown.is_whole() || shown.part == WrittenPart::kSome; }
+
+  void note_writes_of(const OpCall& call, const State& state) {
+    if (unwritten.is_empty() || state.written.empty()) return;
+    std::vector<bool> written(state.tensors.size());
+    for (const auto& [index, tensor] : state.written) {
+      // detach_ and similar operators change a tensor's description, not its elements, and count no version.
+      written[index] = version_of(tensor) != 0;
+    }
+    note_writes(call, state.tensors, written, state.elements, &unwritten);
   }
 
   // Of a result that the call did not make: an input or a view of an input, whose values are sound. Else nullptr.
@@ -216,11 +244,6 @@ struct OverflowHook::Impl {
     }
     FlagPtr flag = known_flag_of(tensor);
     return flag && flag->is_sound() ? flag : nullptr;
-  }
-
-  static bool is_view_of_any(const std::vector<at::Tensor>& tensors, const at::Tensor& view) {
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [&](const at::Tensor& tensor) { return share_memory(tensor, view); });
   }
 
   // The results of the call, while after() looks at them.
@@ -270,13 +293,21 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
       state->reads_unseen |= has_unseen_values(tensor);
       continue;
     }
-    state->inputs.push_back({impl.flag_of(tensor, passing), i, version_of(tensor)});
-    if (impl.unwritten.holds(tensor)) state->unwritten.push_back(tensor);
+    if (rules.lifts && impl.unwritten.holds(tensor)) {
+      impl.unwritten.forget(tensor);
+      state->is_given = true;
+    }
+    const WrittenElements shown = impl.unwritten.shown_by(tensor);
+    state->inputs.push_back({impl.flag_of(tensor, shown, passing), i, version_of(tensor)});
+    if (!shown.is_whole()) state->unwritten.push_back(tensor);
   }
   for (const State::Input& input : state->inputs) {
     if (input.flag->unasked && state->will_lose(input, rules.writes_unnamed)) input.flag->ask(tensors[input.index]);
   }
   impl.window.before_write(state->written);
+  if (rules.names_elements) {
+    state->elements = elements_named(call, [&](const at::Tensor& tensor) { return impl.unwritten.shown_by(tensor); });
+  }
   // Last: between this and the call no code of op_tools may draw random numbers.
   if (saves && !passing && may_draw(call)) state->random.emplace(call.args(), call.kwargs());
   return state;
@@ -290,12 +321,13 @@ void OverflowHook::Impl::look(const at::Tensor& tensor, const OpCall& call, cons
   const int place = static_cast<int>(results.tensors.size()) - 1;
   const bool scratch = place == rules.workspace;
   const bool is_open = rules.open >= 0 && place >= rules.open;
-  const bool is_unwritten = rules.shows_unwritten || scratch || is_open || is_view_of_any(state.unwritten, tensor);
-  FlagPtr flag = is_unwritten ? std::make_shared<Flag>() : flag_of_view(state, tensor);
-  if (!flag) flag = std::make_shared<Flag>(tensor);
-  if (is_unwritten && !scratch) {
-    unwritten.add(tensor);
-  } else if (call.phase != Phase::kBackward && !rules.factory) {
+  const bool is_new_memory = (rules.shows_unwritten || is_open) && !scratch;
+  if (is_new_memory) unwritten.add(tensor);
+  const WrittenElements shown = unwritten.shown_by(tensor);
+  const bool is_unwritten = is_new_memory || scratch || !has_written(shown);
+  FlagPtr flag = is_unwritten ? std::make_shared<Flag>() : shown.is_whole() ? flag_of_view(state, tensor) : nullptr;
+  if (!flag) flag = std::make_shared<Flag>(tensor, shown.flags);
+  if ((!is_unwritten || scratch) && call.phase != Phase::kBackward && !rules.factory) {
     known.put(tensor, flag);
   }
   results.flags.push_back(flag);
@@ -375,9 +407,9 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
   ++window.result().calls;
   const NameRules& rules = *state.rules;
   for (const auto& [index, tensor] : state.written) {
-    impl.unwritten.may_have_written(tensor);
     impl.known.written(tensor, /*counted=*/false);
   }
+  impl.note_writes_of(call, state);
   const ValueSource source = rules.source.of_results(call);
   // A call that reads it asks it then, as a value from outside.
   if (rules.source.collective && source == ValueSource::kUnknown) {
@@ -388,7 +420,9 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
     std::for_each(state.tensors.begin(), state.tensors.end(), forget);
     return call.frame().visit_result(forget);
   }
-  std::erase_if(state.unwritten, [&](const at::Tensor& tensor) { return !impl.unwritten.holds(tensor); });
+  std::erase_if(state.unwritten, [&](const at::Tensor& tensor) {
+    return impl.unwritten.shown_by(tensor).is_whole() || (!rules.changes_in_place && state.writes(tensor));
+  });
   Impl::Results results = impl.look_at_results(call, state, rules);
   const bool saves = window.saves_any();
   if (results.requires_grad && call.level == Level::kTorch && call.phase == Phase::kForward) {
@@ -396,7 +430,7 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
   }
   bool open = results.open;
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
-  if (rules.source.gives_data) {
+  if (rules.source.gives_data || state.is_given) {
     for (const FlagPtr& flag : results.flags) {
       if (flag) flag->by_program = true;
     }

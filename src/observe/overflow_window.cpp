@@ -66,6 +66,17 @@ void OverflowWindow::judge() {
   held_bytes_ = 0;
 }
 
+void OverflowWindow::note_memory(const Flag& flag) {
+  if (!flag.storage || flag.storage->expired()) return;
+  constexpr size_t kMany = 1024;
+  if (of_calls_.size() >= kMany) std::erase_if(of_calls_, [](const auto& entry) { return entry.second.expired(); });
+  of_calls_.insert_or_assign(flag.storage->_unsafe_get_target(), *flag.storage);
+}
+
+bool OverflowWindow::is_of_call(const Flag& flag) const {
+  return flag.storage && !flag.storage->expired() && of_calls_.contains(flag.storage->_unsafe_get_target());
+}
+
 Specials OverflowWindow::that_count(const Specials& values) const {
   return options_.inf ? values : Specials{values.nan, false, false};
 }
@@ -78,7 +89,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
       const Specials values = that_count(flag->question->answer());
       (values.only_neg_inf() ? flag->allowed : flag->unsound) = values;
       flag->judged = true;
-      result_.came_in += flag->unsound.any() && !flag->by_program;
+      result_.came_in += flag->unsound.any() && !flag->by_program && !is_of_call(*flag);
     }
     specials.add(flag->unsound);
     given_allowed.add(flag->allowed);
@@ -98,6 +109,7 @@ void OverflowWindow::judge(OverflowRecord& record) {
       continue;
     }
     flag.unsound = values;
+    note_memory(flag);
     const bool is_given =
         specials.any() || record.reads_unseen || (makes_mask && !values.nan);  // x * -inf has +inf as well
     result_.came_in += record.reads_unseen && !specials.any();
@@ -122,7 +134,9 @@ OverflowResult::Finding OverflowWindow::finding_of(const OverflowRecord& record,
   const VersionedTensor& output_tensor = record.call.outputs[output];
   if (output_tensor.tensor().defined()) finding.tensor = TensorShape::of(output_tensor.tensor());
   if (output_tensor.is_unchanged() && (producer || result_.findings.size() < kMaxFindings)) {
-    const SpecialsCount count = count_specials(output_tensor.tensor());
+    const at::Tensor& written = record.outputs[output]->written;
+    const SpecialsCount count =
+        count_specials(written.defined() ? written_alone(output_tensor.tensor(), written) : output_tensor.tensor());
     finding.nan = count.nan;
     finding.pos_inf = count.pos_inf;
     finding.neg_inf = count.neg_inf;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -59,6 +60,10 @@ class OverflowWindow {
 
  private:
   void hold(const VersionedTensor& retained);
+  // Special values that a call wrote, and that were judged there, may come as an input through another tensor: the
+  // result of a factory, the base of a view that was written.
+  void note_memory(const Flag& flag);
+  bool is_of_call(const Flag& flag) const;
   Specials that_count(const Specials& values) const;
   void judge(OverflowRecord& record);
   OverflowResult::Finding finding_of(const OverflowRecord& record, size_t output, bool producer) const;
@@ -73,6 +78,7 @@ class OverflowWindow {
   std::vector<OverflowRecord> records_;
   int64_t held_bytes_ = 0;                                     // that the records hold
   std::unordered_set<const c10::StorageImpl*> held_storages_;  // of inputs and outputs, counted once
+  std::unordered_map<const c10::StorageImpl*, Flag::WeakStorage> of_calls_;  // memory of such values
   CallArchive archive_;
   OverflowResult result_;
   std::string first_producer_;

@@ -32,6 +32,7 @@ void add_value(JsonWriter& line, const Recording& run, const RecordedValue& valu
   line.add("shape", run.list(value.shape));
   line.add("stride", run.list(value.stride));
   line.add("known", value.known);
+  if (value.written != WrittenPart::kNotWatched) line.add("written", static_cast<int64_t>(value.written));
   line.add("hash", hexadecimal(value.hash));
   for (const auto& [name, number] : {std::pair("nan", value.nan), {"inf", value.inf}, {"zero", value.zero}}) {
     line.add(name, number);

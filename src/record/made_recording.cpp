@@ -135,6 +135,7 @@ void Maker::add_value(const Row& row, int64_t calls) {
     value.dtype = *known;
   }
   value.known = row.flag("known", true);
+  value.written = static_cast<WrittenPart>(row.integer("written", 0, 0, static_cast<int64_t>(WrittenPart::kUnknown)));
   if (value.origin == Origin::kCall) value.producer = static_cast<uint32_t>(row.integer("producer", 0, 0, calls - 1));
   value.output = static_cast<uint32_t>(row.integer("output", 0, 0, kMost32));
   value.name = string_number(row.text("name"));

@@ -84,6 +84,7 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   call.find_place(recorder_->options.with_stack, recorder_->options.with_modules);
   ArgumentKey key;
   const bool has_key = recorder_->take_inputs(call, *state, key);
+  recorder_->take_elements(call, *state);
   if (recorder_->awaits() && !state->op->source.collective) recorder_->arrive(*state);
   // Writes to tensors of inference mode, and below autograd's keys, are not counted.
   const bool is_below = state->op->writes_declared && call.local_keys.excluded_.has(c10::DispatchKey::ADInplaceOrView);

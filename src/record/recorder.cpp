@@ -113,6 +113,16 @@ std::shared_ptr<StatisticsQuery> Recorder::ask(const at::Tensor& tensor) const {
   return options.statistics ? std::make_shared<StatisticsQuery>(tensor) : nullptr;
 }
 
+// `rows`: to be filled; nullptr: they are not asked for. Of elements that were not written there are no numbers.
+std::shared_ptr<StatisticsQuery> Recorder::ask(const at::Tensor& tensor, const WrittenElements& shown,
+                                               std::vector<RowPrints>* rows) const {
+  if (shown.part == WrittenPart::kUnknown) return nullptr;
+  const bool is_part = shown.part == WrittenPart::kSome && may_have_statistics(tensor);
+  const at::Tensor looked_at = is_part ? written_alone(tensor, shown.flags) : tensor;
+  if (rows) *rows = row_prints(looked_at);
+  return ask(looked_at);
+}
+
 // Gradients have no rows that a program without a backward pass could have.
 bool Recorder::wants_rows(const OpCall& call) const {
   return options.row_hashes && phase_of(call) == Phase::kForward;
@@ -121,7 +131,12 @@ bool Recorder::wants_rows(const OpCall& call) const {
 Recorder::KnownOp& Recorder::op_locked(const OpCall& call) {
   const auto known = ops_.find(call.name);
   if (known != ops_.end()) return known->second;
-  KnownOp op{rows_.string(call.name), ResultSource::of(call), writes_uncounted(call), writes_declared(call),
+  KnownOp op{rows_.string(call.name),
+             ResultSource::of(call),
+             writes_uncounted(call),
+             writes_declared(call),
+             names_elements(call.name),
+             lifts_data(call),
              call.op && makes_variable(*call.op)};
   op.counts.op = call.name;
   return ops_.emplace(call.name, std::move(op)).first->second;
@@ -150,17 +165,19 @@ TensorOrigin Recorder::named_origin(const at::Tensor& tensor, const OpCall& call
 // The value of an input that was not known, unless the call has it twice.
 KnownValue Recorder::input_value(const at::Tensor& tensor, const OpCall& call, bool in_module) {
   const size_t where = place_of(tensor);
+  WrittenElements shown;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (KnownValue known = values_.find(tensor, where); known.is_known()) return known;
+    shown = unwritten_.shown_by(tensor);
   }
   const TensorOrigin origin = named_origin(tensor, call, in_module);
   const bool is_there = !waits_for_collective(call);
-  std::shared_ptr<StatisticsQuery> question = is_there ? ask(tensor) : nullptr;
   std::vector<RowPrints> rows;
-  if (is_there && wants_rows(call) && origin.origin != Origin::kParameter) rows = row_prints(tensor);
+  const bool asks_rows = wants_rows(call) && origin.origin != Origin::kParameter;
+  std::shared_ptr<StatisticsQuery> question = is_there ? ask(tensor, shown, asks_rows ? &rows : nullptr) : nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  KnownValue added = values_.add(tensor, origin, std::move(question));
+  KnownValue added = values_.add(tensor, origin, shown.part, std::move(question));
   rows_.add_rows(added.number, rows);
   if (is_there) values_.know(tensor, where, added);
   return added;
@@ -176,9 +193,10 @@ bool Recorder::add_input_locked(State& state, StringNumber place, at::Tensor ten
 }
 
 // `key`: of the arguments; nullptr: they have none. False: it is the first such call, or some value is not known.
-bool Recorder::take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known) {
+bool Recorder::take_known_inputs(OpCall& call, const ArgumentKey* key, State& state, bool* all_known) {
   const std::lock_guard<std::mutex> lock(mutex_);
   state.op = &op_locked(call);
+  if (state.op->lifts) for_each_tensor(call.args(), [&](const at::Tensor& tensor) { unwritten_.forget(tensor); });
   const CallForm* const form = key ? state.op->arguments.find(key->bytes()) : nullptr;
   if (!form) return false;
   state.scalars = form->scalars;
@@ -223,6 +241,14 @@ bool Recorder::take_inputs(OpCall& call, State& state, ArgumentKey& arguments) {
     if (!input.value.is_known()) input.value = input_value(input.tensor, call, in_module);
   }
   return has_key;
+}
+
+void Recorder::take_elements(OpCall& call, State& state) {
+  if (!state.op->names_elements) return;
+  state.elements = elements_named(call, [&](const at::Tensor& tensor) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return unwritten_.shown_by(tensor);
+  });
 }
 
 void Recorder::jitter_first(const CallParts& parts) {
@@ -287,6 +313,18 @@ Recorder::Outputs Recorder::tensors_of(OpCall& call, State& state) {
   return outputs;
 }
 
+void Recorder::note_writes_locked(const OpCall& call, const State& state) {
+  if (unwritten_.is_empty()) return;
+  std::vector<at::Tensor> tensors;
+  std::vector<bool> written;
+  for (const Input& input : state.inputs) {
+    const size_t i = tensors.size();
+    tensors.push_back(input.tensor);
+    written.push_back(version_of(input.tensor) != input.version || (!state.written.empty() && state.written[i]));
+  }
+  note_writes(call, tensors, written, state.elements, &unwritten_);
+}
+
 Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
   if (!call.error.empty()) return {};
   Outputs outputs = results_of(call, state);
@@ -299,6 +337,7 @@ Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
     values_.written(input.tensor, is_counted);
     outputs.push_back({rows_.written_place(input.place), input.tensor});
   }
+  note_writes_locked(call, state);
   for (Output& output : outputs) {
     output.where = place_of(output.tensor);
     // Where modules alone are seen: an optimizer writes lists of parameters, which moves no counters.
@@ -307,6 +346,8 @@ Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
         writes_unseen || (options.modules_only && std::none_of(state.inputs.begin(), state.inputs.end(), is_output));
     if (!may_be_written) output.value = values_.find(output.tensor, output.where);
     output.is_new = !output.value.is_known();
+    if (state.op->source.uninitialized) unwritten_.add(output.tensor);
+    if (output.is_new) output.shown = unwritten_.shown_by(output.tensor);
     output.shows_parameter = values_.origin(output.tensor).origin == Origin::kParameter;
   }
   return outputs;
@@ -328,10 +369,10 @@ void Recorder::read_outputs(const OpCall& call, const State& state, Outputs& out
       }
     }
     const auto before = first_of(outputs, output.tensor);
+    const bool asks_rows = wants_rows(call) && !output.shows_parameter;
     if (before == &output && !output.value.question && !state.op->source.uninitialized && !state.is_late) {
-      output.value.question = ask(output.tensor);
-    }
-    if (before == &output && output.value.question && wants_rows(call) && !output.shows_parameter) {
+      output.value.question = ask(output.tensor, output.shown, asks_rows ? &output.rows : nullptr);
+    } else if (before == &output && output.value.question && asks_rows && output.shown.is_whole()) {
       output.rows = row_prints(output.tensor);
     }
   }
@@ -345,7 +386,7 @@ void Recorder::add_outputs_locked(Outputs& outputs, const State& state, uint32_t
         output.value = same->value;
       } else {
         output.value = values_.add_output(output.tensor, row, static_cast<uint32_t>(i), output.is_view,
-                                          std::move(output.value.question));
+                                          output.shown.part, std::move(output.value.question));
         rows_.add_rows(output.value.number, output.rows);
         const bool is_known = output.value.question || state.is_late;
         if (!state.op->factory && is_known) values_.know(output.tensor, output.where, output.value);

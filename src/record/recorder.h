@@ -24,6 +24,7 @@
 #include "hooks/argument_key.h"
 #include "hooks/hook.h"
 #include "hooks/value_source.h"
+#include "hooks/written_elements.h"
 #include "record/arriving_values.h"
 #include "record/call_forms.h"
 #include "record/call_parts.h"
@@ -33,6 +34,7 @@
 #include "record/row_tables.h"
 #include "record/value_rows.h"
 #include "tensor/statistics_check.h"
+#include "tensor/unwritten_memory.h"
 
 namespace op_tools {
 
@@ -49,7 +51,7 @@ class Recorder {
   struct KnownOp {
     StringNumber op;
     ResultSource source;
-    bool writes_uncounted, writes_declared, factory;
+    bool writes_uncounted, writes_declared, names_elements, lifts, factory;
     RecordRow counts = {};
     CallForms arguments = {}, results = {};
   };
@@ -58,6 +60,7 @@ class Recorder {
     KnownOp* op = nullptr;  // from take_inputs() on; its members that change are guarded by the lock
     c10::SmallVector<Input, 4> inputs;
     std::vector<bool> written;  // by input, where the operator writes without a counter; else empty
+    std::optional<WrittenElements> elements;  // of the first argument: elements_named()
     StringNumber scalars = 0;
     std::optional<RandomWatch> random;
     std::vector<StringNumber> places;  // modules_only: "grad args[0]", of each tensor of the inputs
@@ -72,6 +75,7 @@ class Recorder {
     bool is_new = false;  // not known before: made, written or shown in another way by the call
     bool is_view = false;
     bool shows_parameter = false;
+    WrittenElements shown = {};  // of a new value
     std::vector<RowPrints> rows = {};
   };
   using Outputs = c10::SmallVector<Output, 3>;
@@ -92,6 +96,8 @@ class Recorder {
   void arrive(const State& state);
   // The results of the call, then the inputs that it wrote; with the values that are known.
   Outputs outputs_of(OpCall& call, State& state);
+  // Before a call that is told which elements it writes.
+  void take_elements(OpCall& call, State& state);
   // Reads new values.
   void read_outputs(const OpCall& call, const State& state, Outputs& outputs);
   void add_call(OpCall& call, State& state, Outputs& outputs);
@@ -110,10 +116,12 @@ class Recorder {
 
  private:
   std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor) const;
+  std::shared_ptr<StatisticsQuery> ask(const at::Tensor& tensor, const WrittenElements& shown,
+                                       std::vector<RowPrints>* rows) const;
   bool wants_rows(const OpCall& call) const;
   TensorOrigin named_origin(const at::Tensor& tensor, const OpCall& call, bool in_module);
   KnownValue input_value(const at::Tensor& tensor, const OpCall& call, bool in_module);
-  bool take_known_inputs(const OpCall& call, const ArgumentKey* key, State& state, bool* all_known);
+  bool take_known_inputs(OpCall& call, const ArgumentKey* key, State& state, bool* all_known);
   void take_new_inputs(OpCall& call, const ArgumentKey* key, State& state, bool in_module, bool* all_known);
   bool may_jitter() const { return options.jitter > 0 && !jittered_.load(std::memory_order_relaxed); }
   void jitter_first(const CallParts& parts);
@@ -124,6 +132,7 @@ class Recorder {
   KnownOp& op_locked(const OpCall& call);
   uint32_t thread_locked();
   bool add_input_locked(State& state, StringNumber place, at::Tensor tensor);
+  void note_writes_locked(const OpCall& call, const State& state);
   void add_outputs_locked(Outputs& outputs, const State& state, uint32_t row);
   void note_doubts_locked();
   void write_locked();
@@ -137,6 +146,7 @@ class Recorder {
   mutable std::mutex mutex_;  // guards all that follows
   RowTables rows_;
   ValueRows values_{rows_};
+  UnwrittenMemory unwritten_;
   ArrivingValues arriving_;
   ModuleCalls module_calls_;
   std::unordered_map<std::string, KnownOp, StringHash, std::equal_to<>> ops_;

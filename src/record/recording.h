@@ -20,6 +20,7 @@
 #include "base/options.h"
 #include "hooks/op_call.h"
 #include "tensor/sign_pattern.h"
+#include "tensor/unwritten_memory.h"
 #include "tensor/value.h"
 
 namespace op_tools {
@@ -67,7 +68,10 @@ struct RecordedValue {
   Origin origin = Origin::kUnknown;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   bool known = false;      // are there statistics? Not of sparse, quantized, meta tensors and of dumps without them
-  bool by_device = false;  // computed by the tensor's device, and not compared with the host's
+  bool by_device : 1 = false;  // computed by the tensor's device, and not compared with the host's
+  // Of memory that was never written when it was allocated (torch.empty). kSome: the statistics are those of the tensor
+  // with zeros in the place of the other elements.
+  WrittenPart written : 3 = WrittenPart::kNotWatched;
   uint32_t producer = kNoCall;  // Origin::kCall: number of the row in Recording::calls
   uint32_t output = 0;          // Origin::kCall: which tensor of that call's outputs
   StringNumber name = 0;        // of a parameter, buffer, gradient, input: "Net.layer1.weight"

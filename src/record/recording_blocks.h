@@ -32,10 +32,12 @@ struct RowCounts {
 };
 static_assert(sizeof(RowCounts) == 24);
 
-// The file has the rows as they are in memory.
+// The file has the rows as they are in memory. The byte of RecordedValue::by_device and `written`:
+inline constexpr size_t kFlagsOfValue = 3;
+inline constexpr uint8_t kMostFlagsOfValue = 2 * static_cast<uint8_t>(WrittenPart::kUnknown) + 1;
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(RecordedValue) == 128 && offsetof(RecordedValue, known) == 2 &&
-              offsetof(RecordedValue, by_device) == 3 && offsetof(RecordedValue, producer) == 4 &&
+              offsetof(RecordedValue, producer) == 4 &&
               offsetof(RecordedValue, hash) == 32 && offsetof(RecordedValue, min) == 64 &&
               offsetof(RecordedValue, projections) == 96);
 static_assert(sizeof(RecordedUse) == 8);

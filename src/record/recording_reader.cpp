@@ -102,11 +102,11 @@ void require(bool holds, const char* problem) {
   if (!holds) throw Damage{problem};
 }
 
-// Is the byte of a bool, which may not be read as a bool before?
+// Is the byte of a bool, which may not be read as a bool before? Or of several small members.
 template <class Row>
-void require_flags(std::string_view rows, size_t place) {
+void require_flags(std::string_view rows, size_t place, uint8_t most = 1) {
   for (size_t at = place; at < rows.size(); at += sizeof(Row)) {
-    require(static_cast<unsigned char>(rows[at]) <= 1, "a boolean is neither 0 nor 1");
+    require(static_cast<unsigned char>(rows[at]) <= most, "a boolean is neither 0 nor 1");
   }
 }
 
@@ -188,7 +188,7 @@ void add_block(std::string_view payload, const RowBlock& before, Recording& reco
   parts.take(list_lengths.size(), list_lengths.data());
   const std::string_view values = parts.take(uint64_t{counts.values} * sizeof(RecordedValue));
   require_flags<RecordedValue>(values, offsetof(RecordedValue, known));
-  require_flags<RecordedValue>(values, offsetof(RecordedValue, by_device));
+  require_flags<RecordedValue>(values, kFlagsOfValue, kMostFlagsOfValue);
   const std::string_view uses = parts.take(uint64_t{counts.uses} * sizeof(RecordedUse));
   const std::string_view calls = parts.take(uint64_t{counts.calls} * sizeof(RecordedCall));
   require_flags<RecordedCall>(calls, offsetof(RecordedCall, grad_enabled));

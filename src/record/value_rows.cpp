@@ -37,10 +37,11 @@ StringNumber ValueRows::device_of(const at::Tensor& tensor) {
   return place->second;
 }
 
-KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
+KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin, WrittenPart written,
                           std::shared_ptr<StatisticsQuery> question) {
   RecordedValue row;
   row.origin = origin.origin;
+  row.written = written;
   row.producer = origin.producer;
   row.output = origin.output;
   row.name = origin.name;
@@ -61,9 +62,9 @@ KnownValue ValueRows::add(const at::Tensor& tensor, const TensorOrigin& origin,
 }
 
 KnownValue ValueRows::add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
-                                 std::shared_ptr<StatisticsQuery> question) {
+                                 WrittenPart written, std::shared_ptr<StatisticsQuery> question) {
   const StringNumber name = is_view ? origins_.find(tensor).name : origins_.note_producer(tensor, call, output);
-  return add(tensor, {Origin::kCall, call, output, name}, std::move(question));
+  return add(tensor, {Origin::kCall, call, output, name}, written, std::move(question));
 }
 
 void ValueRows::arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question) {

@@ -45,11 +45,12 @@ class ValueRows {
   void name(const NamedTensor& named) { origins_.name(named.tensor, named.origin, rows_.string(named.name)); }
 
   // A new row.
-  KnownValue add(const at::Tensor& tensor, const TensorOrigin& origin, std::shared_ptr<StatisticsQuery> question);
+  KnownValue add(const at::Tensor& tensor, const TensorOrigin& origin, WrittenPart written,
+                 std::shared_ptr<StatisticsQuery> question);
   void know(const at::Tensor& tensor, size_t place, const KnownValue& value) { known_.put(tensor, place, value); }
   // The row is of an output; an output that is no view of an input was made by the call.
   KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
-                        std::shared_ptr<StatisticsQuery> question);
+                        WrittenPart written, std::shared_ptr<StatisticsQuery> question);
 
   // The elements of the value of this number are known now.
   void arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question);

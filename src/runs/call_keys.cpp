@@ -61,10 +61,21 @@ uint64_t exact_key(const Recording& run, const std::vector<bool>& unwritten, con
   return telling ? key : 0;
 }
 
+constexpr std::string_view kWritten = "written ";
+
 bool writes_inputs(const Recording& run, const RecordedCall& call) {
   const auto outputs = run.outputs(call);
   return std::any_of(outputs.begin(), outputs.end(),
-                     [&](const RecordedUse& use) { return run.string(use.place).starts_with("written "); });
+                     [&](const RecordedUse& use) { return run.string(use.place).starts_with(kWritten); });
+}
+
+// The call writes this input of it.
+bool is_written(const Recording& run, const RecordedCall& call, const RecordedUse& input) {
+  const auto outputs = run.outputs(call);
+  return std::any_of(outputs.begin(), outputs.end(), [&](const RecordedUse& use) {
+    const std::string_view place = run.string(use.place);
+    return place.starts_with(kWritten) && place.substr(kWritten.size()) == run.string(input.place);
+  });
 }
 
 // How many elements of the memory lie between the first and the last of a tensor, both counted.
@@ -114,6 +125,10 @@ const RecordedUse* first_made_as(const Recording& run, uint32_t value) {
 
 std::vector<bool> unwritten_values(const Recording& run) {
   std::vector<bool> unwritten(run.values.size(), false);
+  for (size_t i = 0; i < run.values.size(); ++i) {
+    const WrittenPart written = run.values[i].written;
+    unwritten[i] = written == WrittenPart::kNone || written == WrittenPart::kUnknown;
+  }
   std::vector<std::optional<MemoryTraits>> traits_of(run.strings.size());
   for (const RecordedCall& call : run.calls) {
     std::optional<MemoryTraits>& known = traits_of[call.op];
@@ -128,15 +143,30 @@ std::vector<bool> unwritten_values(const Recording& run) {
         unwritten[use.value] = true;
       }
     }
+    // The recorder knows of most such memory which of its elements were written.
+    const auto shows_some = [&](const RecordedUse& use) {
+      return unwritten[use.value] || run.values[use.value].written == WrittenPart::kSome;
+    };
     bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call));
     // A call that writes such memory makes it known; a call that only reads it (a view), or makes new elements of it,
     // shows it.
     const bool makes_known = !traits.changes_in_place && writes_inputs(run, call);
     if (!shows && !traits.takes_workspace && !makes_known) {
-      for (const RecordedUse& use : run.inputs(call)) shows = shows || unwritten[use.value];
+      for (const RecordedUse& use : run.inputs(call)) shows = shows || shows_some(use);
+    } else if (makes_known && !traits.takes_workspace) {  // of that memory, or of the call's other inputs
+      for (const RecordedUse& use : run.inputs(call)) {
+        shows = shows || (shows_some(use) && !is_written(run, call, use));
+      }
     }
     const auto outputs = run.outputs(call);
     for (size_t i = 0; i < outputs.size(); ++i) {
+      const WrittenPart written = run.values[outputs[i].value].written;
+      if (written != WrittenPart::kNotWatched) {
+        const bool is_known = written == WrittenPart::kAll || written == WrittenPart::kSome;
+        if (is_known && !(makes_known && shows)) continue;  // a view shows the elements of a part
+        unwritten[outputs[i].value] = true;
+        continue;
+      }
       const bool is_unwritten = shows || static_cast<int>(i) == traits.workspace ||
                                 (traits.open_from >= 0 && static_cast<int>(i) >= traits.open_from);
       // Without elements there is nothing to write: torch.cat([torch.tensor([]), x]) is all of x.

@@ -16,11 +16,11 @@
 #include "hooks/op_call.h"
 #include "hooks/op_traits.h"
 #include "run_op_from_data/compositions.h"
-#include "run_op_from_data/indexing.h"
 #include "run_op_from_data/made_tensor.h"
 #include "run_op_from_data/python_names.h"
 #include "tensor/cpu_kernels.h"
 #include "tensor/ivalue.h"
+#include "tensor/python_index.h"
 
 namespace op_tools::replay {
 namespace {

@@ -1,4 +1,4 @@
-#include "run_op_from_data/indexing.h"
+#include "tensor/python_index.h"
 
 #include <ATen/TensorIndexing.h>
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace op_tools::replay {
+namespace op_tools {
 namespace {
 
 using at::indexing::TensorIndex;
@@ -113,4 +113,4 @@ void set_item(const at::Tensor& self, const Value& index, const Value& value) {
   at::indexing::set_item(self, to_indices(index, self), to_tensor(value, self));
 }
 
-}  // namespace op_tools::replay
+}  // namespace op_tools
