@@ -227,6 +227,17 @@ void add_new(std::vector<Check> from, std::vector<Check>* checks) {
   }
 }
 
+// A copy to the CPU may stand for a copy to another device.
+bool names_device(const SavedCall& call, const TestRun& run) {
+  if (arguments_on_cpu({call.args, call.kwargs, call.aten}, device_of(call)).names_device) return true;
+  for (const at::Tensor& result : flatten_tensors(run.outcome.result)) {
+    for (const at::Tensor& input : run.outcome.inputs) {
+      if (input.device() != result.device()) return true;
+    }
+  }
+  return false;
+}
+
 // A fact missing in the file from which a difference may come; null: none.
 const char* what_is_missing(const SavedCall& call, const TestRun& run) {
   if (call.lacks.arguments) return "the dump may lack arguments of the call, which are no tensors";
@@ -331,7 +342,11 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
 std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& run, References& references) const {
   const bool is_failure = !call.judged.is<None>();
   CallFacts facts = is_failure ? recorded_facts(call) : facts_of(call, run);
-  if (!is_failure) facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+  if (!is_failure) {
+    facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+    facts.options.strides = true;                             // this run's are known
+    facts.device.names_device = names_device(call, run);
+  }
   std::vector<Check> checks;
   if (!is_failure) {
     const RunOutcome reference = references.forward({RunVariant::Kind::kReference});
