@@ -199,8 +199,8 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
                       list_text(reference.aliases[index]));
 }
 
-// What is written into a result must show in the results before it as after the CPU's run. Empty: it does. The copy of a
-// result that is a view elsewhere counts in a graph alone: an operator's own results are nobody's views.
+// What is written into a result must show in the results before it as after the CPU's run. Empty: it does. The copy of
+// a result that is a view elsewhere counts in a graph alone: an operator's own results are nobody's views.
 std::string CallJudge::fault_of_sharing(size_t index) {
   const auto has = [index](const RunOutcome& run, size_t other) {
     if (index >= run.shared.size()) return false;

@@ -284,7 +284,8 @@ std::vector<Check> RunJudge::saved_memory(const SavedCall& call, const TestRun& 
   for (size_t i = 0; i < results.size(); ++i) {
     const TensorMeta& result = call.meta.outputs[i];
     const auto is_elsewhere = [&](const TensorMeta& input) { return input.device != result.device; };
-    if (std::any_of(call.meta.inputs.begin(), call.meta.inputs.end(), is_elsewhere)) return {};  // a copy between devices
+    if (std::any_of(call.meta.inputs.begin(), call.meta.inputs.end(), is_elsewhere))
+      return {};  // a copy between devices
     if (result.layout != at::kStrided || results[i].layout() != at::kStrided) return {};
     saved.strides.emplace_back(result.stride.begin(), result.stride.end());
   }
@@ -327,7 +328,8 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
       if (check.judgement.kind != "presence") continue;
       const size_t i = check.index.value_or(0);
       const bool is_saved = i < saved.gradients.size() && saved.gradients[i].defined();
-      check.judgement.reason = is_saved ? "a gradient was saved, now there is none" : "no gradient was saved, now there is one";
+      check.judgement.reason =
+          is_saved ? "a gradient was saved, now there is none" : "no gradient was saved, now there is one";
     }
     append(std::move(gradients), "saved", pass, &checks);
   }

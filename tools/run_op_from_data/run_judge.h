@@ -23,7 +23,7 @@ struct TestRun {
   double forward_ms = 0;
   std::vector<double> backward_ms;
   std::string written_beside;  // MemoryBeside::changes()
-  bool random = false;  // drew random numbers that are not those of the captured call
+  bool random = false;         // drew random numbers that are not those of the captured call
 };
 
 // Any thread.

@@ -28,7 +28,8 @@ std::vector<std::pair<int64_t, int64_t>> sorted_runs(const at::Tensor& tensor) {
 bool share_elements(const at::Tensor& tensor, const at::Tensor& other) {
   for (const at::Tensor* each : {&tensor, &other}) {
     const c10::TensorImpl& impl = *each->unsafeGetTensorImpl();
-    const bool tells_its_places = !each->is_nested() && !impl.is_python_dispatch() && !impl.has_symbolic_sizes_strides();
+    const bool tells_its_places =
+        !each->is_nested() && !impl.is_python_dispatch() && !impl.has_symbolic_sizes_strides();
     if (each->layout() != at::kStrided || !tells_its_places) return false;
   }
   if (!share_bytes(tensor, other)) return false;

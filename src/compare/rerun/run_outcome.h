@@ -35,8 +35,8 @@ struct RunOutcome {
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
-  // Fills `aliases`, `strides`, `shared` and `requires_grad`. `results`: the tensors of the result; `live_inputs`: those that the
-  // operator was given, in whose memory results may lie.
+  // Fills `aliases`, `strides`, `shared` and `requires_grad`. `results`: the tensors of the result; `live_inputs`:
+  // those that the operator was given, in whose memory results may lie.
   OP_TOOLS_API void record_memory(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live_inputs);
 };
 
