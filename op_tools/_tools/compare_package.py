@@ -10,15 +10,13 @@ from typing import Any
 
 import torch
 from torch.export._tree_utils import reorder_kwargs
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .._base.core import Error
 from .._base.error_text import one_line
 from .._torch.compiled_graphs import package_graph
 from .._torch.exported_programs import lifted_graph
 from .autocompare import CompareResult, OpAutoCompare
-
-_CALLS = 2  # a fault may show in a later call only
 
 
 def compare_package(
@@ -30,7 +28,7 @@ def compare_package(
 ) -> CompareResult:
     """Calls a compiled package twice, and judges it by the program that it was made of, as OpAutoCompare judges a compiled graph.
 
-    The program's graph runs operator by operator with torch's kernels, on the CPU and in float64. Results, their strides
+    The second call gets other numbers, while the results of the first are held. The program's graph runs operator by operator with torch's kernels, on the CPU and in float64. Results, their strides
     and aliases, and inputs that the program changes are judged; docs/compiled.md says how. All calls are without gradients.
 
     Args:
@@ -50,28 +48,35 @@ def compare_package(
     """
     args, kwargs = _arguments(program, inputs)
     changed = _buffers_changed(program, *tree_map_only(torch.Tensor, _clone, (args, kwargs)))
+    others = tree_map_only(torch.Tensor, _with_other_numbers, (args, kwargs))
+    try:  # a fault may show in a later call only
+        _buffers_changed(program, *tree_map_only(torch.Tensor, _clone, others))
+    except Error:
+        others = (args, kwargs)
     if changed:
         raise Error(
             f"compare_package: the program changes its buffers ({', '.join(changed)}), and those of a package cannot be read; "
             "export it with them as inputs and results"
         )
-    leaves, form = tree_flatten(
-        (args, reorder_kwargs(kwargs, program.call_spec.in_spec))
-    )  # as the program has seen them
+    in_form, out_form = program.call_spec.in_spec, program.call_spec.out_spec
+    # As the program has seen them.
+    inputs_of_calls = [tree_flatten((a, reorder_kwargs(k, in_form))) for a, k in ((args, kwargs), others)]
+    leaves, form = inputs_of_calls[0]
     graph, values = lifted_graph(program)
 
     def compiled(*flat: Any) -> tuple[Any, ...]:
         args, kwargs = tree_unflatten(flat[: len(leaves)], form)
-        return tuple(tree_leaves(package(*args, **kwargs)))
+        return _flat_results(package(*args, **kwargs), out_form)
 
     call = package_graph(getattr(package, "__name__", type(package).__name__), compiled, graph).run_compiled
-    copies = [tree_map_only(torch.Tensor, _clone, leaves) for _ in range(_CALLS)]
+    copies = [tree_map_only(torch.Tensor, _clone, tensors) for tensors, _ in inputs_of_calls]
+    held: list[Any] = []  # a later call must not write them
     failure: Exception | None = None
     tool = OpAutoCompare(output_dir=output_dir, level="torch", compiled="check")
     with torch.no_grad(), tool:
         for tensors in copies:
             try:
-                call(*tensors, *values)
+                held.append(call(*tensors, *values))
             except Exception as error:
                 failure = error
                 break
@@ -92,6 +97,24 @@ def _buffers_changed(program: torch.export.ExportedProgram, args: tuple[Any, ...
     except Exception as error:
         raise Error(f"compare_package: the program itself does not take these inputs: {one_line(error)}") from error
     return [name for name, tensor in tensors.items() if tensor._version != versions[name]]
+
+
+def _flat_results(results: Any, form: TreeSpec) -> tuple[Any, ...]:
+    """In the order of the program's, whatever the order of a dict's keys."""
+    try:
+        return tuple(form.flatten_up_to(results))
+    except ValueError:  # of another form
+        return tuple(tree_leaves(results))
+
+
+def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Of the same form; those of integers are the tensor's own, so that indices stay indices."""
+    other = _clone(tensor)
+    is_float = tensor.is_floating_point() or tensor.is_complex()
+    if tensor.layout is torch.strided and not (is_float and tensor.itemsize == 1):
+        with torch.no_grad():
+            other.copy_(tensor.roll(1) * 1.25 if is_float else tensor.roll(1))
+    return other
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:

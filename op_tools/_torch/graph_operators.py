@@ -92,7 +92,10 @@ class GraphOperators:
 
     def _variant(self, device: torch.device, dtypes: Mapping[torch.dtype, torch.dtype]) -> fx.GraphModule:
         devices = {one: device for one in self._devices if one != device}
-        return _converted(self._module, devices, dtypes)
+        variant = _converted(self._module, devices, dtypes)
+        if device.type == "meta":
+            _copy_dropped(variant)
+        return variant
 
 
 class _Places:
@@ -194,6 +197,16 @@ def _set_all(tensor: Any, is_nan: bool) -> None:
         with torch.no_grad():
             number = 0.0 if not is_nan else float("nan") if tensor.is_floating_point() or tensor.is_complex() else 1
             tensor.fill_(number)
+
+
+def _copy_dropped(module: fx.GraphModule) -> None:
+    """Dropout that drops nothing gives a copy: torch.compile's gives one where torch gives the input itself. For the forms of results,
+    of which a compiler may have either."""
+    for node in module.graph.nodes:
+        is_dropout = getattr(node.target, "__name__", "").rstrip("123d").endswith("dropout")
+        if node.op == "call_function" and is_dropout and node.args:
+            node.target, node.args, node.kwargs = torch.clone, node.args[:1], {}
+    module.recompile()
 
 
 def _copied_graph(module: fx.GraphModule) -> fx.GraphModule:

@@ -241,7 +241,7 @@ std::string write_call(CallStore& store, const SavedCall& call, const std::strin
   for (const SavedBackward& backward : call.backward) {
     write(CallFile::kGradInputs, pass, make_dict(file_of(call, backward.grad_inputs, make_dict({}))));
     Items outputs = file_of(call, backward.grad_outputs, make_dict({}));
-    if (!call.judged.is<None>()) outputs.emplace_back("incomplete", backward.incomplete);
+    if (!call.judged.is<None>() || !backward.incomplete) outputs.emplace_back("incomplete", backward.incomplete);
     write(CallFile::kGradOutputs, pass, make_dict(std::move(outputs)));
     ++pass;
   }

@@ -75,12 +75,14 @@ struct PackedBackward {
   std::string_view name;
   uint64_t id = 0;
   uint32_t pass = 0;
+  bool incomplete = false;
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
     visit("name", self.name);
     visit("id", self.id);
     visit("pass", self.pass);
+    visit("incomplete", self.incomplete);
   }
 };
 
@@ -133,6 +135,7 @@ SavedCall unpack_backward(const Packed& packed) {
   call.name = facts.name;
   call.id = facts.id;
   call.first_pass = facts.pass;
+  backward.incomplete = facts.incomplete;
   return call;
 }
 
@@ -333,7 +336,7 @@ void CaptureHook::Impl::backward(OpCall& call) {
     record.tree(*gradients);
     bytes += record.end().bytes;
   }
-  record.put(PackedBackward{call.name, call.id, call.pass});
+  record.put(PackedBackward{call.name, call.id, call.pass, call.incomplete});
   if (call.incomplete) incomplete.fetch_add(1, std::memory_order_relaxed);
   Packed packed = record.finish();
   const size_t waiting = bytes + packed.size();

@@ -185,7 +185,16 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (!facts_.memory.overlapping.empty()) return;  // the reference read copies
   if (facts_.device.names_device || facts_.device.autocast) return;
   if (wanted) wanted->aliases = reference.aliases[index];
-  if (observed_.aliases[index] == reference.aliases[index]) return;
+  if (observed_.aliases[index] == reference.aliases[index]) {
+    if (wanted && facts_.pass.of_graph && index < reference.shared.size()) wanted->shared = reference.shared[index];
+    const std::string fault = fault_of_sharing(index);
+    if (!fault.empty()) differ("alias", fault);
+    return;
+  }
+  if (facts_.pass.of_graph) {
+    const RunOutcome& forms = reruns_.variant({RunVariant::Kind::kMeta});
+    if (forms.returned() && index < forms.aliases.size() && observed_.aliases[index] == forms.aliases[index]) return;
+  }
   differ("alias", "shows the memory of the inputs " + list_text(observed_.aliases[index]) + ", on the CPU of " +
                       list_text(reference.aliases[index]));
 }
@@ -199,6 +208,30 @@ void CallJudge::look_at_form(const at::Tensor& result, size_t leaf, TensorVerdic
   }
   const TensorDiff diff = diff_tensors(result, expected);
   *judgement = differs(diff.kind, diff.structure);
+}
+
+// What is written into a result must show in the results before it as after the CPU's run. Empty: it does. The copy of
+// a result that is a view elsewhere counts in a graph alone: an operator's own results are nobody's views.
+std::string CallJudge::fault_of_sharing(size_t index) {
+  const auto has = [index](const RunOutcome& run, size_t other) {
+    if (index >= run.shared.size()) return false;
+    const std::vector<int64_t>& others = run.shared[index];
+    return std::find(others.begin(), others.end(), static_cast<int64_t>(other)) != others.end();
+  };
+  const RunOutcome& reference = reruns_.reference();
+  if (index >= observed_.shared.size() || index >= reference.shared.size()) return {};
+  if (observed_.shared[index] == reference.shared[index]) return {};
+  const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  const RunOutcome& forms = reruns_.variant({RunVariant::Kind::kMeta});
+  for (size_t other = 0; other < index; ++other) {
+    const bool shows = has(observed_, other);
+    if (shows == has(reference, other) || (!shows && !facts_.pass.of_graph)) continue;
+    if (forms.returned() && index < forms.shared.size() && has(forms, other) == shows) continue;
+    if (results[index].device() != results[other].device()) continue;  // the CPU's run has all of them in one place
+    return shows ? "shows the memory of result " + std::to_string(other) + ", on the CPU memory of its own"
+                 : "shows memory of its own, on the CPU that of result " + std::to_string(other);
+  }
+  return {};
 }
 
 // A compiler that leaves out the gradient of a result: nothing raises, and the weights before it stay as they are.
@@ -275,6 +308,12 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     look_at_form(result, leaf, &judgement);
     return add(Part::kOutput, which, std::move(judgement), result);
   }
+  if (result.defined() && facts_.pass.of_graph) {
+    const Value expected = leaves_of(reruns_.reference().result)[leaf];
+    if (!tensor_of(expected).defined()) {
+      return add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected)), result);
+    }
+  }
   if (result.defined()) {
     const bool shows = facts_.device.alone && !facts_.pass.goes_backward && is_tensor && shows_inputs(index);
     // The statistics of a normalisation: some devices keep those of 16-bit floats in float32.
@@ -318,6 +357,22 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   if (describe(value) != describe(expected[leaf]) && !facts_.device.names_device) {
     add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected[leaf])));
   }
+}
+
+std::vector<Check> CallJudge::memory() {
+  checks_.clear();
+  const Values leaves = leaves_of(observed_.result);
+  size_t index = 0;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!leaves[i].is<at::Tensor>()) continue;
+    TensorVerdict judgement;
+    judgement.verdict = Verdict::kAgrees;
+    look_at_memory(index++, &judgement);
+    if (judgement.verdict == Verdict::kAgrees) continue;
+    const std::optional<size_t> which = leaves.size() > 1 ? std::optional(i) : std::nullopt;
+    add(Part::kOutput, which, std::move(judgement), *leaves[i].get_if<at::Tensor>());
+  }
+  return std::move(checks_);
 }
 
 std::vector<Check> CallJudge::forward() {

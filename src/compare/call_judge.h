@@ -45,6 +45,8 @@ class OP_TOOLS_API CallJudge {
 
   std::vector<Check> forward();    // outputs and inputs
   std::vector<Check> gradients();  // input gradients: the runs must have gone backward
+  // Of results that agree otherwise: those with other strides or memory than the CPU's.
+  std::vector<Check> memory();
 
   // The CPU's run, where it was needed. Nothing is judged after that.
   std::optional<RunOutcome> take_reference() { return reruns_.take_reference(); }
@@ -57,6 +59,7 @@ class OP_TOOLS_API CallJudge {
   bool shows_inputs(size_t tensor_index);
   void look_at_form(const at::Tensor& result, size_t leaf, TensorVerdict* judgement);
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
+  std::string fault_of_sharing(size_t tensor_index);
   bool lacks_gradient_function(size_t tensor_index);
   bool shows_unwritten_memory(size_t leaf);
   std::vector<int64_t> expected_strides(size_t tensor_index);

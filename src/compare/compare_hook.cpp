@@ -90,10 +90,6 @@ Check overwritten(size_t number) {
           {}};
 }
 
-Check written_beside(const std::string& places) {
-  return {"", differs("memory beside", "it wrote " + places + ", where its storage has other tensors' elements"), {}};
-}
-
 struct BackwardState final : WatchedForBackward {
   BackwardState() : WatchedForBackward(CompareHook::kNames.tool) {}
   std::shared_ptr<ComparedState> compared;
@@ -344,7 +340,7 @@ std::vector<Check> CompareHook::Impl::checks_of(const PendingComparison& observe
   if (observed.call.phase == Phase::kBackward) return judge.gradients();
   std::vector<Check> checks = judge.forward();
   for (const size_t number : observed.overwritten) checks.push_back(overwritten(number));
-  if (!observed.written_beside.empty()) checks.push_back(written_beside(observed.written_beside));
+  if (!observed.written_beside.empty()) checks.push_back(MemoryBeside::check(observed.written_beside));
   return checks;
 }
 

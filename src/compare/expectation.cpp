@@ -106,8 +106,8 @@ Value to_value(const Expectation& expected) {
                                               {"strides", make_list(std::move(strides))}};
   if (expected.limit.defined()) fields.emplace_back("limit", expected.limit);
   if (expected.dtype != c10::ScalarType::Undefined) fields.emplace_back("dtype", expected.dtype);
-  if (expected.aliases) {
-    fields.emplace_back("aliases", make_list({expected.aliases->begin(), expected.aliases->end()}));
+  for (const auto& [name, numbers] : {std::pair("aliases", expected.aliases), {"shared", expected.shared}}) {
+    if (numbers) fields.emplace_back(name, make_list({numbers->begin(), numbers->end()}));
   }
   return make_dict(std::move(fields));
 }

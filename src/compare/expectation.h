@@ -28,6 +28,7 @@ struct Expectation {
   bool only_sizes = false;                             // values and limits are of the result's absolute value
   std::vector<std::vector<int64_t>> strides = {};      // that it may have; empty: any
   std::optional<std::vector<int64_t>> aliases = {};    // the inputs whose memory it shows; nullopt: any
+  std::optional<std::vector<int64_t>> shared = {};     // the results before it with elements in common; nullopt: any
 };
 
 // Nothing but these elements, NaN being equal to NaN.

@@ -5,12 +5,11 @@
 
 #include "hooks/collectives.h"
 #include "hooks/written_inputs.h"
-#include "tensor/merged_dims.h"
+#include "tensor/element_runs.h"
 
 namespace op_tools {
 namespace {
 
-constexpr int64_t kBeside = 1024;           // bytes
 constexpr int64_t kMostGaps = 4;            // times the tensor's own bytes
 constexpr int64_t kSmallRange = 64 * 1024;  // bytes, whatever its own
 
@@ -20,33 +19,14 @@ bool has_memory(const at::Tensor& tensor) {
          tensor.has_storage() && tensor.numel() > 0 && is_in_storage(tensor);
 }
 
-// visit(begin, end): byte ranges in the storage, that the tensor's elements fill.
-template <class Visit>
-void each_run(const at::Tensor& tensor, const Visit& visit) {
-  const int64_t element = static_cast<int64_t>(tensor.itemsize()), first = tensor.storage_offset() * element;
-  const MergedDims dims(tensor.sizes(), tensor.strides());
-  const bool is_in_runs = !dims.strides.empty() && dims.strides.back() == 1;
-  const size_t outer = dims.sizes.size() - (is_in_runs ? 1 : 0);
-  const int64_t run = (is_in_runs ? dims.sizes.back() : 1) * element;
-  std::vector<int64_t> index(outer);
-  for (int64_t place = first;;) {
-    visit(place, place + run);
-    size_t dim = outer;
-    for (; dim > 0; --dim) {
-      place += dims.strides[dim - 1] * element;
-      if (++index[dim - 1] < dims.sizes[dim - 1]) break;
-      place -= dims.strides[dim - 1] * dims.sizes[dim - 1] * element;
-      index[dim - 1] = 0;
-    }
-    if (dim == 0) return;
-  }
-}
-
 }  // namespace
 
 void MemoryBeside::take(OpCall& call, const std::vector<at::Tensor>& inputs) {
   if (call.is_graph || is_collective(call)) return;  // other ranks and other kernels of the graph write, too
-  const std::vector<bool> writes = op_tools::written_inputs(call);
+  take(op_tools::written_inputs(call), inputs);
+}
+
+void MemoryBeside::take(const std::vector<bool>& writes, const std::vector<at::Tensor>& inputs) {
   for (size_t i = 0; i < writes.size() && i < inputs.size(); ++i) {
     if (!writes[i] || !has_memory(inputs[i])) continue;
     const at::Tensor tensor = without_bits(inputs[i]);
@@ -57,8 +37,8 @@ void MemoryBeside::take(OpCall& call, const std::vector<at::Tensor>& inputs) {
   }
   for (size_t i = 0; i < written_.size(); ++i) {
     const auto& [input, tensor, range, has_gaps] = written_[i];
-    const int64_t begin = std::max<int64_t>(range.begin - kBeside, 0);
-    const int64_t end = std::min(range.end + kBeside, static_cast<int64_t>(storage_bytes(tensor)));
+    const int64_t begin = std::max<int64_t>(range.begin - kBytes, 0);
+    const int64_t end = std::min(range.end + kBytes, static_cast<int64_t>(storage_bytes(tensor)));
     if (has_gaps) {
       add_region(i, begin, end);
     } else {
@@ -128,6 +108,10 @@ std::string MemoryBeside::changes() const {
     if (!place.empty()) all += (all.empty() ? "" : ", ") + place;
   }
   return all;
+}
+
+Check MemoryBeside::check(const std::string& changes) {
+  return {"", differs("memory beside", "it wrote " + changes + ", where its storage has other tensors' elements"), {}};
 }
 
 }  // namespace op_tools

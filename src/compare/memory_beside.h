@@ -9,19 +9,26 @@
 #include <string>
 #include <vector>
 
+#include "base/export.h"
+#include "compare/call_judge.h"
 #include "hooks/op_call.h"
 #include "tensor/plain_tensor.h"
 
 namespace op_tools {
 
-class MemoryBeside {
+class OP_TOOLS_API MemoryBeside {
  public:
-  // Before the call: copies up to 1 KB before and behind each tensor of `inputs` that the call writes, and its gaps
+  static constexpr int64_t kBytes = 1024;  // that are looked at on each side
+
+  // Before the call: copies up to kBytes before and behind each tensor of `inputs` that the call writes, and its gaps
   // where they are not much larger than itself.
   void take(OpCall& call, const std::vector<at::Tensor>& inputs);
+  // The same of a call that is no graph and no collective. `writes`: by input; may be short.
+  void take(const std::vector<bool>& writes, const std::vector<at::Tensor>& inputs);
 
   // After it: where it wrote, for people: "12 bytes behind input 0". Empty: nowhere.
   std::string changes() const;
+  static Check check(const std::string& changes);
 
  private:
   struct Written {

@@ -61,7 +61,8 @@ std::vector<TensorFingerprint> remember(const PendingComparison& observed, const
 
 namespace {
 
-SavedSide side_of(std::string side, const PendingComparison& observed, const RunOutcome& run) {
+SavedSide side_of(std::string side, const PendingComparison& observed, const RunOutcome& run,
+                  const std::string& written_beside) {
   const ComparedState& state = *observed.state;
   SavedRun saved(*state.replayable, state.meta, state.random_state);
   SavedCall& call = saved.call;
@@ -72,7 +73,7 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
     call.first_pass = state.saved_passes;
   } else if (run.returned()) {
     saved.add_results(*state.replayable, run);
-    call.output->memory = memory_value(run);
+    call.output->memory = memory_value(run, written_beside);
     if (!state.meta.outputs.empty()) call.meta.outputs = state.meta.outputs;
   }
   return {std::move(side), std::move(call), saved.bytes};
@@ -82,8 +83,8 @@ SavedSide side_of(std::string side, const PendingComparison& observed, const Run
 
 std::vector<SavedSide> sides_of(const PendingComparison& observed, const RunOutcome* reference) {
   std::vector<SavedSide> sides;
-  sides.push_back(side_of("device", observed, observed.run));
-  if (reference && reference->returned()) sides.push_back(side_of("cpu", observed, *reference));
+  sides.push_back(side_of("device", observed, observed.run, observed.written_beside));
+  if (reference && reference->returned()) sides.push_back(side_of("cpu", observed, *reference, ""));
   if (observed.call.phase == Phase::kBackward) ++observed.state->saved_passes;
   return sides;
 }

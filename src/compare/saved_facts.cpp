@@ -119,6 +119,7 @@ void each_field_of_memory(Fields& field, Run& run) {
   field("written", run.written);
   field("aliases", run.aliases);
   field("strides", run.strides);
+  field.later("shared", run.shared);
 }
 
 }  // namespace
@@ -129,9 +130,10 @@ Value facts_value(const CallFacts& facts) {
   return make_dict(std::move(writer.items));
 }
 
-Value memory_value(const RunOutcome& run) {
+Value memory_value(const RunOutcome& run, const std::string& written_beside) {
   FieldWriter writer;
   each_field_of_memory(writer, run);
+  writer.items.emplace_back("beside", written_beside);
   return make_dict(std::move(writer.items));
 }
 
@@ -143,6 +145,11 @@ void read_facts(const Value& value, CallFacts& facts) {
 void read_memory(const Value& value, RunOutcome& run) {
   const FieldReader reader{"memory", value};
   each_field_of_memory(reader, run);
+}
+
+std::string read_written_beside(const Value& memory) {
+  const Value* value = find_key(memory, "beside");
+  return value ? expect<std::string>(*value) : std::string();
 }
 
 }  // namespace op_tools

@@ -93,6 +93,34 @@ def test_a_fault_of_a_later_call_and_a_raise_are_named(program, tmp_path):
     assert "no kernel" in result.failures[0].reason
 
 
+def test_results_that_stay_are_written_by_the_next_call_or_are_none_are_named(tmp_path):
+    class Views(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            return {"all": y, "flat": y.view(-1), "nothing": None}
+
+    program = torch.export.export(Views(), (torch.randn(2, 4),))
+    right = program.module()
+    kept = {}
+
+    def stale(x):
+        return kept.setdefault("stale", right(x))
+
+    def reused(x):
+        memory = kept.setdefault("reused", torch.empty(2, 4)).copy_(x * 2)
+        return {"all": memory, "flat": memory.view(-1), "nothing": None}
+
+    def kinds(package):
+        result = op_tools.compare_package(package, program, output_dir=tmp_path)
+        return result.verdict, {row.kind for row in result.failures}
+
+    assert kinds(lambda x: dict(reversed(right(x).items()))) == ("agrees", set())
+    assert kinds(stale) == ("differs", {"values"})
+    assert kinds(reused) == ("differs", {"overwritten"})
+    assert kinds(lambda x: {**right(x), "flat": right(x)["flat"]}) == ("differs", {"alias"})
+    assert kinds(lambda x: {**right(x), "nothing": torch.ones(3)}) == ("differs", {"value"})
+
+
 @pytest.mark.parametrize("choice", ["nodes", "eager", "as-is", "check"])
 def test_a_package_runs_whatever_a_tool_around_it_wants(program, choice, tmp_path):
     calls = []

@@ -184,6 +184,58 @@ def test_a_result_whose_memory_the_next_call_writes_is_found_while_the_program_h
     assert float(results[0].sum()) == float(sums[2])
 
 
+def views_of_a_result(x):
+    y = x.sin()
+    return y, y.view(-1), y[:, ::2], y.cos()
+
+
+def changed_results(change):
+    return lambda graph, _: lambda *args: change(*graph(*args))
+
+
+SHARED = {
+    "copied view": (lambda y, flat, part, z: (y, flat, y.clone()[:, ::2], z), {(2, "alias")}),
+    "all copied": (lambda y, flat, part, z: (y, flat.clone(), y.clone()[:, ::2], z), {(1, "alias"), (2, "alias")}),
+    "in one buffer": (
+        lambda y, flat, part, z: (lambda both: (both[0], both[0].view(-1), both[0][:, ::2], both[1]))(
+            torch.stack([y, z])
+        ),
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_results_show_each_others_memory_as_they_do_eagerly(name):
+    change, expected = SHARED[name]
+    torch._dynamo.reset()
+    step = torch.compile(views_of_a_result, backend=changed_results(change))
+    with torch.no_grad(), op_tools.OpAutoCompare() as tool:
+        step(torch.rand(4, 4))
+    rows = [row for row in tool.result().rows if row.op.startswith("torch.compile.graph")]
+    assert {(row.index, row.kind) for row in rows if row.verdict == "differs"} == expected
+
+
+def test_two_results_in_a_single_memory_are_found():
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: (x * 2, x + x), backend=changed_results(lambda y, _: (y, y)))
+    with op_tools.OpAutoCompare() as tool:
+        step(torch.ones(2, 2))
+    assert [(row.kind, row.index) for row in tool.result().rows if row.verdict == "differs"] == [("alias", 1)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_right_compilers_may_copy_where_nothing_is_dropped(backend):
+    def dropped(x):
+        y = nn.functional.dropout(x.sin(), 0.5, False)
+        return x.cos().split(2), y, nn.functional.dropout(y, 0.5, False)[:, 0], nn.functional.dropout(x, 0.5, False)
+
+    torch._dynamo.reset()
+    with torch.no_grad(), op_tools.OpAutoCompare() as tool:
+        torch.compile(dropped, backend=backend)(torch.rand(4, 4))
+    assert tool.result().verdict.value == "agrees"
+
+
 def test_a_program_may_write_its_results_itself():
     held = []
 

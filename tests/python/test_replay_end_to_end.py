@@ -434,3 +434,53 @@ def test_inputs_of_a_device_that_a_right_kernel_reads_are_saved_once(replay, cap
     written = {call.name: list(call.file("output.pth").get("mutated", {})) for call in captured(capture)}
     assert {name: found for name, found in written.items() if found} == {"aten::add_.Tensor": [0]}
     assert replay(capture.result().root, "--acc_check").status == 0
+
+
+def without_gradient_of_weight(gradient, x, weight, sizes, *rest):
+    cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in (gradient, x, weight)]
+    gradients = torch.ops.aten.convolution_backward.default(*cpu, sizes, *rest)
+    return gradients[0].to("sim"), None, gradients[2].to("sim") if gradients[2] is not None else None
+
+
+def convolved():
+    x = torch.randn(1, 2, 4, 4).to("sim").requires_grad_()
+    weight = torch.randn(2, 2, 3, 3).to("sim").requires_grad_()
+    return x, F.conv2d(x, weight)
+
+
+def test_a_gradient_that_was_missing_in_the_captured_run_is_named(replay, tmp_path):
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("convolution_backward", without_gradient_of_weight, "PrivateUse1")
+        with op_tools.OpCapture(ops="torch.nn.functional.conv2d", output_dir=tmp_path) as capture:
+            convolved()[1].sum().backward()
+    replayed = replay(capture.result().root, "--acc_check")
+    (call,) = replayed.calls
+    assert replayed.status == 1
+    differing = [check for check in call["checks"] if check["verdict"] == "differs"]
+    assert [(check["kind"], check["index"]) for check in differing] == [("presence", 1)]
+
+
+def test_a_gradient_that_the_program_did_not_ask_for_is_not_missing(replay, tmp_path):
+    with op_tools.OpCapture(ops="torch.nn.functional.conv2d", output_dir=tmp_path) as capture:
+        x, y = convolved()
+        torch.autograd.grad(y.sum(), [x])
+    assert replay(capture.result().root, "--acc_check").status == 0
+
+
+def test_strides_that_the_captured_run_got_wrong_are_named(replay, tmp_path):
+    x = torch.randn(4, 6, device="sim")
+    with (
+        op_tools.OpCapture(ops=r"torch\.(exp|t|Tensor\.cpu)", output_dir=tmp_path) as capture,
+        op_tools.sim_device.fault("strides", ops="aten::exp"),
+    ):
+        torch.exp(x)
+        torch.t(x)[::2].cpu()
+    replayed = replay(capture.result().root, "--acc_check")
+    assert replayed.status == 1
+    differing = [
+        (call["name"], check["kind"])
+        for call in replayed.calls
+        for check in call["checks"]
+        if check["verdict"] == "differs"
+    ]
+    assert differing == [("torch.exp", "strides")]

@@ -1,5 +1,6 @@
 """A saved failure is judged by replay as it was judged live; tests/proofs/saved_failures.py does it for all operators."""
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -122,3 +123,32 @@ def test_the_fault_is_judged_alike_when_the_device_still_has_it(tmp_path):
         (row,) = tool.result().failures
         again, _ = saved_failures.replayed(row["saved"], tmp_path / "report.json", "--device", "sim", against="cpu")
     assert saved_failures.difference(row, again, "") == ""
+
+
+def adds_beyond(x, other, alpha=1):
+    """A kernel of add_ that writes an element behind its tensor, too."""
+    x.copy_((x.cpu() + alpha * other.cpu()).to("sim"))
+    x.as_strided((1,), (1,), x.storage_offset() + x.numel()).copy_(torch.full((1,), 9.0, device="sim"))
+    return x
+
+
+def test_memory_that_a_device_wrote_beside_is_still_written(tmp_path):
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("add_.Tensor", adds_beyond, "PrivateUse1")
+        with op_tools.OpAutoCompare(output_dir=tmp_path) as tool, op_tools.OpCapture(output_dir=tmp_path) as capture:
+            torch.randn(8).to("sim")[:4].add_(torch.ones(4, device="sim"))
+        (row,) = tool.result().failures
+        assert row["kind"] == "memory beside"
+        report = tmp_path / "report.json"
+        for options, against in (((), "saved"), (("--device", "sim"), "cpu")):
+            again, _ = saved_failures.replayed(row["saved"], report, *options, against=against)
+            assert saved_failures.difference(row, again, "") == ""
+        # A capture says nothing of memory beside; the device that runs it again does.
+        (folder,) = Path(capture.result().root).glob("torch.Tensor.add_/*")
+        found = []
+        for device in ("sim", "cpu"):
+            arguments = [str(folder), "--acc_check", "--quiet", "--no_summary", "--json", str(report)]
+            saved_failures.replay([*arguments, "--device", device])
+            (call,) = json.loads(report.read_text())["calls"]
+            found.append([check["kind"] for check in call["checks"] if check["verdict"] == "differs"])
+        assert found == [["memory beside"], []]

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "calls/random_state.h"
+#include "compare/memory_beside.h"
 #include "fallback/moved_tensors.h"
 #include "hooks/op_call.h"
 #include "hooks/op_traits.h"
@@ -55,6 +56,15 @@ ProgramState state_on(const SavedCall& call, c10::Device device) {
   return state;
 }
 
+std::vector<at::DimVector> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::DimVector> sizes;
+  for (const at::Tensor& tensor : tensors) {
+    sizes.emplace_back();
+    if (!tensor.is_nested()) sizes.back().assign(tensor.sizes().begin(), tensor.sizes().end());
+  }
+  return sizes;
+}
+
 }  // namespace
 
 TestRun Engine::run_once(const SavedCall& call) {
@@ -65,7 +75,19 @@ TestRun Engine::run_once(const SavedCall& call) {
   const NumThreads threads(call.meta.state.num_threads);
   std::optional<SavedInvariance::Calls> seen;
   if (invariance_) seen.emplace(*invariance_, level_of(call));
+  MemoryBeside beside;
+  const bool looks_beside = options_.acc_check || !options_.shrink.empty();
+  if (looks_beside) {
+    const std::vector<bool> written = written_in_room(call);
+    give_room(inputs, written);
+    beside.take(written, inputs.tensors);
+  }
+  const std::vector<at::DimVector> sizes = sizes_of(inputs.tensors);
   run_forward(call, inputs, &run);
+  // A tensor that the call made larger goes on in the room.
+  if (looks_beside && run.outcome.raised.empty() && sizes == sizes_of(inputs.tensors)) {
+    run.written_beside = beside.changes();
+  }
   if (run.outcome.raised.empty() && !options_.only_run_forward) run_backward(call, inputs, &run);
   run.bound.run = nullptr;  // they hold the inputs
   run.bound.stack = nullptr;
@@ -101,8 +123,8 @@ void Engine::run_forward(const SavedCall& call, const RunInputs& inputs, TestRun
   }
   for (const at::Tensor& tensor : inputs.tensors) outcome.inputs.push_back(tensor.detach());
   outcome.written.resize(outcome.inputs.size());
-  if (call.judged.is<None>()) return;  // captures do not say in whose memory the results were
   outcome.record_memory(flatten_tensors(outcome.result), inputs.tensors);
+  if (call.judged.is<None>()) return;
   for (size_t i = 0; i < versions.size(); ++i) outcome.written[i] = version_of(inputs.tensors[i]) != versions[i];
 }
 
@@ -121,6 +143,16 @@ void Engine::run_backward(const SavedCall& call, const RunInputs& inputs, TestRu
   }
 }
 
+namespace {
+
+void add_written_beside(const TestRun& run, std::vector<Check>* checks) {
+  if (run.written_beside.empty()) return;
+  checks->push_back(MemoryBeside::check(run.written_beside));
+  checks->back().against = "cpu";
+}
+
+}  // namespace
+
 std::vector<Check> Engine::judge(const SavedCall& call, const TestRun& run, References& references) const {
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   if (!options_.expected.empty()) {
@@ -130,8 +162,10 @@ std::vector<Check> Engine::judge(const SavedCall& call, const TestRun& run, Refe
   }
   if (device_.is_cpu() && !call.judged.is<None>()) return judge_.saved_failure(call, references);
   std::vector<Check> checks = judge_.against_saved(call, run, references);
-  if (device_.is_cpu()) return checks;
-  for (Check& check : judge_.against_cpu(call, run, references)) checks.push_back(std::move(check));
+  if (!device_.is_cpu()) {
+    for (Check& check : judge_.against_cpu(call, run, references)) checks.push_back(std::move(check));
+  }
+  add_written_beside(run, &checks);
   return checks;
 }
 
@@ -192,7 +226,10 @@ std::vector<Check> Engine::compare_with_cpu(const SavedCall& call) {
   References references(call, gate_, operator_of(call));
   const TestRun run = run_once(call);
   references.set_alone(!call.rng.is<None>() || run.bound.random);
-  return device_.is_cpu() ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);
+  std::vector<Check> checks =
+      device_.is_cpu() ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);
+  add_written_beside(run, &checks);
+  return checks;
 }
 
 RunOutcome Engine::run_on_cpu(const SavedCall& call) {

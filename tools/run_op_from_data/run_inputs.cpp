@@ -1,5 +1,6 @@
 #include "run_op_from_data/run_inputs.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -11,8 +12,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compare/memory_beside.h"
+#include "compare/saved_facts.h"
 #include "fallback/moved_tensors.h"
+#include "hooks/op_traits.h"
 #include "pth/pth.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools::replay {
 namespace {
@@ -173,6 +178,54 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
   inputs.kwargs = copied(kwargs);
   inputs.aten = copied(aten);
   return inputs;
+}
+
+std::vector<bool> written_in_room(const SavedCall& call) {
+  const std::string_view base = base_name(call.name);
+  const bool sees_storage = has_trait(base, OpTrait::kUninitializedResult) || base == "set_" || base == "set_data" ||
+                            base == "_resize_output_";
+  if (sees_storage || is_graph_call(call.name) || is_collective(call.name)) return {};
+  std::vector<bool> written;
+  if (!call.judged.is<None>()) {
+    CallFacts facts;
+    read_facts(call.judged, facts);
+    written = facts.memory.written_inputs;
+  }
+  if (!call.output) return written;
+  for (const auto& [index, value] : call.output->mutated) {
+    if (index >= written.size()) written.resize(index + 1);
+    written[index] = true;
+  }
+  return written;
+}
+
+void give_room(const RunInputs& inputs, const std::vector<bool>& written) {
+  constexpr int64_t kRoom = MemoryBeside::kBytes;
+  constexpr uint8_t kPattern = 0xA5;
+  for (size_t i = 0; i < inputs.tensors.size() && i < written.size(); ++i) {
+    const at::Tensor& tensor = inputs.tensors[i];
+    std::string type;
+    if (!written[i] || tensor.layout() != at::kStrided || !why_not_plain(tensor, &type).empty()) continue;
+    if (!tensor.has_storage() || tensor.numel() == 0 || tensor._is_zerotensor()) continue;
+    const auto own = static_cast<int64_t>(storage_bytes(tensor)), item = static_cast<int64_t>(tensor.itemsize());
+    // Of the tensor's dtype, as the program's would be of which this is a part.
+    const at::Tensor memory =
+        at::empty({(own + 2 * kRoom + item - 1) / item}, tensor.options().requires_grad(false)).detach();
+    at::Tensor bytes = bytes_of_storage(memory, {0, own + 2 * kRoom});
+    bytes.narrow(0, 0, kRoom).fill_(kPattern);
+    bytes.narrow(0, kRoom, own).copy_(bytes_of_storage(tensor, {0, own}));
+    bytes.narrow(0, kRoom + own, kRoom).fill_(kPattern);
+    const c10::Storage before = tensor.storage();
+    const auto move = [&](const at::Tensor& other) {
+      if (!other.defined() || !other.has_storage() || !other.storage().is_alias_of(before)) return;
+      c10::TensorImpl& impl = *other.unsafeGetTensorImpl();
+      const int64_t offset = other.storage_offset() + kRoom / static_cast<int64_t>(other.itemsize());
+      impl.set_storage_keep_dtype(memory.storage());
+      impl.set_storage_offset(offset);
+    };
+    for (const at::Tensor& other : inputs.tensors) move(other);
+    for_each_tensor(inputs.aten, move);
+  }
 }
 
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,

@@ -36,6 +36,12 @@ struct InputPlan {
 InputPlan plan_for(const SavedCall& call, c10::Device device);
 RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan);
 
+// By tensor index: the call writes it, as far as its files say, and has nothing to do with the size of its storage.
+std::vector<bool> written_in_room(const SavedCall& call);
+// Gives these tensors, and those on their memory, room before and behind them in the same storage, filled with a
+// pattern: for MemoryBeside. Alignment within kBytes stays.
+void give_room(const RunInputs& inputs, const std::vector<bool>& written);
+
 // The gradients that ditorch saves in place of the inputs': those that the outputs' last node hands on, in the node's
 // own order. `edges`: where the inputs' gradients arrive.
 std::vector<at::Tensor> last_node_gradients(const std::vector<at::Tensor>& outputs,

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "compare/memory_beside.h"
 #include "compare/metrics/tensor_diff.h"
 #include "compare/rerun/variant_inputs.h"
 #include "compare/saved_facts.h"
@@ -118,6 +119,11 @@ std::vector<Check> judge_pair(const CallFacts& facts, const RunOutcome& run, con
 }  // namespace
 
 namespace {
+bool moved_to_device(const TestRun& run) {
+  const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
+  return std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return !result.is_cpu(); });
+}
+
 bool is_on_cuda(const TestRun& run) {
   const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
   return std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.is_cuda(); });
@@ -167,6 +173,10 @@ std::vector<Check> RunJudge::saved_failure(const SavedCall& call, References& re
   if (call.output || !saved.raised.empty()) {
     append(CallJudge(facts, saved, runs_of(references, std::nullopt)).forward(), "saved", 0, &checks);
   }
+  if (call.output && !call.output->memory.is<None>()) {
+    const std::string beside = read_written_beside(call.output->memory);
+    if (!beside.empty()) append({MemoryBeside::check(beside)}, "saved", 0, &checks);
+  }
   for (size_t pass = 0; pass < call.backward.size(); ++pass) {
     facts.pass.incomplete = call.backward[pass].incomplete;
     const RunOutcome with_gradients = saved_outcome(call, pass);
@@ -204,6 +214,30 @@ bool changes_inputs(const SavedCall& call, const TestRun& run) {
   return false;
 }
 
+// Those about results that no other check has named.
+void add_new(std::vector<Check> from, std::vector<Check>* checks) {
+  for (Check& check : from) {
+    for (Check& known : *checks) {
+      if (known.subject == check.subject && known.judgement.verdict == Verdict::kAgrees) {
+        known.judgement.verdict = Verdict::kDiffers;
+        known.judgement.kind = check.judgement.kind;
+        known.judgement.reason = check.judgement.reason;
+      }
+    }
+  }
+}
+
+// A copy to the CPU may stand for a copy to another device.
+bool names_device(const SavedCall& call, const TestRun& run) {
+  if (arguments_on_cpu({call.args, call.kwargs, call.aten}, device_of(call)).names_device) return true;
+  for (const at::Tensor& result : flatten_tensors(run.outcome.result)) {
+    for (const at::Tensor& input : run.outcome.inputs) {
+      if (input.device() != result.device()) return true;
+    }
+  }
+  return false;
+}
+
 // A fact missing in the file from which a difference may come; null: none.
 const char* what_is_missing(const SavedCall& call, const TestRun& run) {
   if (call.lacks.arguments) return "the dump may lack arguments of the call, which are no tensors";
@@ -234,6 +268,37 @@ Check check_of_error(const SavedCall& call, const TestRun& run) {
 
 }  // namespace
 
+std::vector<Check> RunJudge::saved_memory(const SavedCall& call, const TestRun& run, References& references) const {
+  const bool is_capture = call.is_ours && call.has_meta && !call.from_ditorch && call.judged.is<None>();
+  const auto on_cpu = [](const TensorMeta& tensor) { return tensor.device.is_cpu(); };
+  // As live: on the CPU a second run would only repeat it; random and unwritten memory has no right form.
+  if (!is_capture || !call.rng.is<None>() || run.random) return {};
+  const bool is_alone = std::all_of(call.meta.outputs.begin(), call.meta.outputs.end(), on_cpu);
+  if (is_alone || run.bound.uninitialized || run.bound.workspace >= 0) return {};
+  RunOutcome saved = saved_outcome(call, 0);
+  const std::vector<at::Tensor> results = flatten_tensors(saved.result);
+  const bool is_cpu_run = std::all_of(run.outcome.inputs.begin(), run.outcome.inputs.end(),
+                                      [](const at::Tensor& input) { return input.is_cpu(); }) &&
+                          !moved_to_device(run);
+  const RunOutcome cpu = is_cpu_run ? run.outcome : references.forward({RunVariant::Kind::kReference});
+  if (!cpu.returned() || cpu.strides.size() != results.size() || call.meta.outputs.size() < results.size()) return {};
+  CallFacts facts = facts_of(call, run);
+  facts.options.strides = true;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const TensorMeta& result = call.meta.outputs[i];
+    const auto is_elsewhere = [&](const TensorMeta& input) { return input.device != result.device; };
+    if (std::any_of(call.meta.inputs.begin(), call.meta.inputs.end(), is_elsewhere))
+      return {};  // a copy between devices
+    if (result.layout != at::kStrided || results[i].layout() != at::kStrided) return {};
+    saved.strides.emplace_back(result.stride.begin(), result.stride.end());
+  }
+  saved.aliases = cpu.aliases;  // captures do not say in whose memory the results were
+  const RunAgain again = [&](const RunVariant& variant) {
+    return variant.kind == RunVariant::Kind::kReference ? cpu : references.forward(variant);
+  };
+  return CallJudge(facts, saved, again).memory();
+}
+
 std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun& run, References& references) const {
   if (!call.meta.error.empty()) return {check_of_error(call, run)};
   std::vector<Check> checks;
@@ -245,11 +310,11 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     if (call.lacks.inputs_after) drop_unknown_inputs(*call.output, now, saved);
     auto forward = judge_pair(facts, now, saved, false, runs_of(references, std::nullopt));
     append(std::move(forward), "saved", 0, &checks);
+    add_new(saved_memory(call, run, references), &checks);
   } else {
     checks.push_back(plain_check("saved", not_judged(Unjudged::kNotSaved, "no output was saved")));
   }
   CallFacts backward = facts;
-  backward.pass.incomplete = true;  // gradients that were not saved
   if (call.node_gradients) backward.options.golden = false;
   for (size_t pass = 0; pass < run.input_gradients.size(); ++pass) {
     RunOutcome now = outcome_of(run, pass);
@@ -257,10 +322,19 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     // ditorch names the gradients in another order, and says nothing of inputs.
     saved.gradients.resize(std::max(saved.gradients.size(), now.gradients.size()));
     now.gradients.resize(saved.gradients.size());
-    for (size_t i = 0; i < saved.gradients.size(); ++i) {
+    backward.pass.incomplete = pass >= call.backward.size() || call.backward[pass].incomplete;
+    for (size_t i = 0; backward.pass.incomplete && i < saved.gradients.size(); ++i) {
       if (!saved.gradients[i].defined()) now.gradients[i] = at::Tensor();
     }
-    append(judge_pair(backward, now, saved, true, runs_of(references, pass)), "saved", pass, &checks);
+    auto gradients = judge_pair(backward, now, saved, true, runs_of(references, pass));
+    for (Check& check : gradients) {
+      if (check.judgement.kind != "presence") continue;
+      const size_t i = check.index.value_or(0);
+      const bool is_saved = i < saved.gradients.size() && saved.gradients[i].defined();
+      check.judgement.reason =
+          is_saved ? "a gradient was saved, now there is none" : "no gradient was saved, now there is one";
+    }
+    append(std::move(gradients), "saved", pass, &checks);
   }
   if (const char* missing = what_is_missing(call, run)) {
     for (Check& check : checks) {
@@ -273,7 +347,11 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
 std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& run, References& references) const {
   const bool is_failure = !call.judged.is<None>();
   CallFacts facts = is_failure ? recorded_facts(call) : facts_of(call, run);
-  if (!is_failure) facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+  if (!is_failure) {
+    facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
+    facts.options.strides = true;                             // this run's are known
+    facts.device.names_device = names_device(call, run);
+  }
   std::vector<Check> checks;
   if (!is_failure) {
     const RunOutcome reference = references.forward({RunVariant::Kind::kReference});

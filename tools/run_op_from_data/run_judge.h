@@ -22,7 +22,8 @@ struct TestRun {
   std::vector<Tensors> input_gradients;  // by backward pass
   double forward_ms = 0;
   std::vector<double> backward_ms;
-  bool random = false;  // drew random numbers that are not those of the captured call
+  std::string written_beside;  // MemoryBeside::changes()
+  bool random = false;         // drew random numbers that are not those of the captured call
 };
 
 // Any thread.
@@ -40,6 +41,8 @@ class RunJudge {
   std::vector<Check> saved_failure(const SavedCall& call, References& references) const;
 
  private:
+  // What a capture says of its results' strides, against the CPU's.
+  std::vector<Check> saved_memory(const SavedCall& call, const TestRun& run, References& references) const;
   CallFacts facts_of(const SavedCall& call, const TestRun& run) const;
   CallFacts recorded_facts(const SavedCall& call) const;
 

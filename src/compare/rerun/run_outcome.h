@@ -28,13 +28,15 @@ struct RunOutcome {
   // By tensor of the result: the inputs whose memory it shows; and its strides.
   std::vector<std::vector<int64_t>> aliases;
   std::vector<std::vector<int64_t>> strides;
+  // By tensor of the result: the results before it that show an element of its memory, where that is no input's.
+  std::vector<std::vector<int64_t>> shared;
   std::vector<bool> requires_grad;                 // by tensor of the result
   std::vector<at::Tensor> gradients;               // of a backward pass, by tensor index; undefined where there is none
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
-  // Fills `aliases`, `strides` and `requires_grad`. `results`: the tensors of the result; `live_inputs`: those that the
-  // operator was given, in whose memory results may lie.
+  // Fills `aliases`, `strides`, `shared` and `requires_grad`. `results`: the tensors of the result; `live_inputs`:
+  // those that the operator was given, in whose memory results may lie.
   OP_TOOLS_API void record_memory(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live_inputs);
 };
 
