@@ -91,7 +91,11 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   const bool is_uncounted =
       is_below || std::any_of(state->inputs.begin(), state->inputs.end(),
                               [](const Recorder::Input& input) { return input.tensor.is_inference(); });
-  if (is_uncounted || state->op->writes_uncounted || writes_lists(call)) state->written = written_inputs(call);
+  if (recorder_->options.modules_only) {
+    state->written = recorder_->running_statistics(*state);
+  } else if (is_uncounted || state->op->writes_uncounted || writes_lists(call)) {
+    state->written = written_inputs(call);
+  }
   if (has_key) {
     state->random.emplace(key.tensors(), key.devices());
   } else {

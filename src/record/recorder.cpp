@@ -313,6 +313,13 @@ Recorder::Outputs Recorder::tensors_of(OpCall& call, State& state) {
   return outputs;
 }
 
+std::vector<bool> Recorder::running_statistics(const State& state) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<bool> written;
+  for (const Input& input : state.inputs) written.push_back(rows_.names_running_statistic(input.place));
+  return std::find(written.begin(), written.end(), true) == written.end() ? std::vector<bool>() : written;
+}
+
 void Recorder::note_writes_locked(const OpCall& call, const State& state) {
   if (unwritten_.is_empty()) return;
   std::vector<at::Tensor> tensors;

@@ -96,6 +96,8 @@ class Recorder {
   void arrive(const State& state);
   // The results of the call, then the inputs that it wrote; with the values that are known.
   Outputs outputs_of(OpCall& call, State& state);
+  // Of a module's call: by input, the running statistics, which an operator inside writes without a sign. Empty: none.
+  std::vector<bool> running_statistics(const State& state);
   // Before a call that is told which elements it writes.
   void take_elements(OpCall& call, State& state);
   // Reads new values.

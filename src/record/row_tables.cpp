@@ -49,6 +49,11 @@ StringNumber RowTables::lasting_string(const std::string& text) {
   return place->second;
 }
 
+bool RowTables::names_running_statistic(StringNumber place) const {
+  const std::string_view text = texts_.at(place);
+  return text.ends_with(".running_mean") || text.ends_with(".running_var");
+}
+
 StringNumber RowTables::written_place(StringNumber place) {
   const auto [written, is_new] = written_.try_emplace(place, 0);
   if (is_new) written->second = string("written " + std::string(texts_.at(place)));

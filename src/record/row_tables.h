@@ -34,6 +34,8 @@ class RowTables {
   StringNumber passing_string(std::string_view text);
   // The same for a string that lives until the process ends: known by its address.
   StringNumber lasting_string(const std::string& text);
+  // "self.running_mean": of a module that normalizes batches.
+  bool names_running_statistic(StringNumber place) const;
   // "written args[0]" of "args[0]".
   StringNumber written_place(StringNumber place);
   ListNumber list(c10::ArrayRef<int64_t> numbers);

@@ -229,6 +229,26 @@ def test_results_that_cannot_be_compared_are_no_agreement(tmp_path):
     assert report.exit_status == 2 and "1 not compared" in report.table()
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["right", "lost"])
+def test_running_statistics_are_results_of_a_single_iteration(keeps, tmp_path):
+    for name in "ab":
+        torch.manual_seed(1)
+        norm = nn.BatchNorm1d(8)
+        before = norm.running_mean.clone()
+        with op_tools.OpRecord(output_dir=tmp_path / name, modules_only=True):
+
+            def lose(module, *_, before=before):
+                module.running_mean.data.copy_(before)
+
+            if name == "b" and not keeps:
+                norm.register_forward_hook(lose)
+            norm(torch.randn(16, 8) + 3).sum().backward()
+    report = compare_iterations(op_tools.compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert report.exit_status == (0 if keeps else 1)
+    if not keeps:
+        assert report.first.op == "module:BatchNorm1d" and report.first.kind == "forward"
+
+
 class Attention(nn.Module):
     """The gradient of the key's bias is zero but for rounding: softmax takes away a common part of all scores."""
 
