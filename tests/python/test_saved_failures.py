@@ -145,10 +145,10 @@ def test_memory_that_a_device_wrote_beside_is_still_written(tmp_path):
             assert saved_failures.difference(row, again, "") == ""
         # A capture says nothing of memory beside; the device that runs it again does.
         (folder,) = Path(capture.result().root).glob("torch.Tensor.add_/*")
-        found = []
+        kinds = []
         for device in ("sim", "cpu"):
             arguments = [str(folder), "--acc_check", "--quiet", "--no_summary", "--json", str(report)]
             saved_failures.replay([*arguments, "--device", device])
             (call,) = json.loads(report.read_text())["calls"]
-            found.append([check["kind"] for check in call["checks"] if check["verdict"] == "differs"])
-        assert found == [["memory beside"], []]
+            kinds.append([check["kind"] for check in call["checks"] if check["verdict"] == "differs"])
+        assert kinds == [["memory beside"], []]
