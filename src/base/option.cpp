@@ -123,7 +123,7 @@ std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view sou
     const bool is_range = colon != std::string_view::npos;
     const auto first = is_range && begin == "first" ? rule.least : integer_of(begin);
     const auto end = is_range ? integer_of(part.substr(colon + 1)) : first ? std::optional(*first + 1) : std::nullopt;
-    if (!first || !end || *first < rule.least || *first >= *end || *end > rule.most || *end - *first > kMostInRange) {
+    if (!first || !end || *first >= *end || *end - *first > kMostInRange) {  // check() knows the bounds
       refuse(source, text,
              "give integers of at least " + std::to_string(rule.least) +
                  ", as 0,5; a range without its end, as 3:6; or "
