@@ -113,7 +113,7 @@ std::string OptionType<std::string>::text(const std::string& value, const Rule&)
 
 std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view source, std::string_view text,
                                                             const Rule& rule) {
-  constexpr int64_t kMostInRange = 1'000'000;
+  constexpr uint64_t kMostInRange = 1'000'000;
   std::vector<int64_t> numbers;
   for (std::string_view rest = text;;) {
     const size_t comma = rest.find(',');
@@ -122,14 +122,15 @@ std::vector<int64_t> OptionType<std::vector<int64_t>>::read(std::string_view sou
     const std::string_view begin = trimmed(part.substr(0, colon));
     const bool is_range = colon != std::string_view::npos;
     const auto first = is_range && begin == "first" ? rule.least : integer_of(begin);
-    const auto end = is_range ? integer_of(part.substr(colon + 1)) : first ? std::optional(*first + 1) : std::nullopt;
-    if (!first || !end || *first < rule.least || *first >= *end || *end > rule.most || *end - *first > kMostInRange) {
+    const auto end = is_range ? integer_of(part.substr(colon + 1)) : first;
+    const bool is_wrong = !first || !end || (is_range && *first >= *end);
+    if (is_wrong || static_cast<uint64_t>(*end) - static_cast<uint64_t>(*first) > kMostInRange) {
       refuse(source, text,
              "give integers of at least " + std::to_string(rule.least) +
-                 ", as 0,5; a range without its end, as 3:6; or "
-                 "the first of all, as first:3");
+                 ", as 0,5; a range without its end, as 3:6; or the first of all, as first:3");
     }
-    for (int64_t number = *first; number < *end; ++number) numbers.push_back(number);
+    if (!is_range) numbers.push_back(*first);
+    for (int64_t number = *first; number < *end; ++number) numbers.push_back(number);  // check() knows the bounds
     if (comma == std::string_view::npos) return numbers;
     rest.remove_prefix(comma + 1);
   }
