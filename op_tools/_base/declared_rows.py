@@ -577,7 +577,7 @@ class RunRow:
     noise: float | None
     """How large it is between A and the noise recording."""
     tensor_a: dict[str, Any] | None
-    """That output in A: place, shape, dtype and statistics."""
+    """That output in A: place, shape, dtype, statistics, and the call that wrote its memory last."""
     tensor_b: dict[str, Any] | None
     """That output in B."""
     source: int | None
