@@ -1,6 +1,6 @@
-// Which elements of memory that was never written a call writes: a common answer for OpOverflowCheck and OpRecord, which
-// note them in UnwrittenMemory. An operator writes all of a tensor that it writes, but those that are told by an index
-// which elements (x[1] = y, index_copy_), and those that make new elements of the old ones. Under InternalGuard;
+// Which elements of memory that was never written a call writes: a common answer for OpOverflowCheck and OpRecord,
+// which note them in UnwrittenMemory. An operator writes all of a tensor that it writes, but those that are told by an
+// index which elements (x[1] = y, index_copy_), and those that make new elements of the old ones. Under InternalGuard;
 // any thread.
 #pragma once
 

@@ -19,7 +19,9 @@ struct Flag {
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
   Flag() = default;  // sound
-  explicit Flag(const at::Tensor& tensor, at::Tensor written = {}) : written(std::move(written)) { question_of(tensor); }
+  explicit Flag(const at::Tensor& tensor, at::Tensor written = {}) : written(std::move(written)) {
+    question_of(tensor);
+  }
   static std::shared_ptr<Flag> of_unasked(at::Tensor written = {}) {
     auto flag = std::make_shared<Flag>();
     flag->unasked = true;
@@ -35,7 +37,7 @@ struct Flag {
   std::optional<NonFiniteQuery> question;
   at::Tensor written;                  // on the CPU, true: the elements that it is about; undefined: all
   std::optional<WeakStorage> storage;  // of the tensor that was asked
-  bool unasked = false;  // the answer was not needed yet
+  bool unasked = false;                // the answer was not needed yet
   // Known after the call that made it was judged: special values which count.
   Specials unsound;
   Specials allowed;

@@ -76,8 +76,8 @@ class OverflowWindow {
   const ResolvedOverflowOptions& options_;
   const int64_t rank_;
   std::vector<OverflowRecord> records_;
-  int64_t held_bytes_ = 0;                                     // that the records hold
-  std::unordered_set<const c10::StorageImpl*> held_storages_;  // of inputs and outputs, counted once
+  int64_t held_bytes_ = 0;                                                   // that the records hold
+  std::unordered_set<const c10::StorageImpl*> held_storages_;                // of inputs and outputs, counted once
   std::unordered_map<const c10::StorageImpl*, Flag::WeakStorage> of_calls_;  // memory of such values
   CallArchive archive_;
   OverflowResult result_;

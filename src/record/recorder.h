@@ -59,7 +59,7 @@ class Recorder {
   struct State final : HookState {
     KnownOp* op = nullptr;  // from take_inputs() on; its members that change are guarded by the lock
     c10::SmallVector<Input, 4> inputs;
-    std::vector<bool> written;  // by input, where the operator writes without a counter; else empty
+    std::vector<bool> written;                // by input, where the operator writes without a counter; else empty
     std::optional<WrittenElements> elements;  // of the first argument: elements_named()
     StringNumber scalars = 0;
     std::optional<RandomWatch> random;

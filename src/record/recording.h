@@ -67,7 +67,7 @@ OP_TOOLS_API std::string device_name(c10::DeviceType type);
 struct RecordedValue {
   Origin origin = Origin::kUnknown;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  bool known = false;      // are there statistics? Not of sparse, quantized, meta tensors and of dumps without them
+  bool known = false;          // are there statistics? Not of sparse, quantized, meta tensors and of dumps without them
   bool by_device : 1 = false;  // computed by the tensor's device, and not compared with the host's
   // Of memory that was never written when it was allocated (torch.empty). kSome: the statistics are those of the tensor
   // with zeros in the place of the other elements.

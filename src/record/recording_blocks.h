@@ -37,9 +37,8 @@ inline constexpr size_t kFlagsOfValue = 3;
 inline constexpr uint8_t kMostFlagsOfValue = 2 * static_cast<uint8_t>(WrittenPart::kUnknown) + 1;
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(RecordedValue) == 128 && offsetof(RecordedValue, known) == 2 &&
-              offsetof(RecordedValue, producer) == 4 &&
-              offsetof(RecordedValue, hash) == 32 && offsetof(RecordedValue, min) == 64 &&
-              offsetof(RecordedValue, projections) == 96);
+              offsetof(RecordedValue, producer) == 4 && offsetof(RecordedValue, hash) == 32 &&
+              offsetof(RecordedValue, min) == 64 && offsetof(RecordedValue, projections) == 96);
 static_assert(sizeof(RecordedUse) == 8);
 static_assert(sizeof(RecordedRows) == 16 && offsetof(RecordedRows, count) == 12 && sizeof(RowPrint) == 48);
 static_assert(sizeof(RecordedCall) == 80 && offsetof(RecordedCall, op) == 24 && offsetof(RecordedCall, thread) == 48 &&

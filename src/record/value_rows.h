@@ -49,8 +49,8 @@ class ValueRows {
                  std::shared_ptr<StatisticsQuery> question);
   void know(const at::Tensor& tensor, size_t place, const KnownValue& value) { known_.put(tensor, place, value); }
   // The row is of an output; an output that is no view of an input was made by the call.
-  KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view,
-                        WrittenPart written, std::shared_ptr<StatisticsQuery> question);
+  KnownValue add_output(const at::Tensor& tensor, uint32_t call, uint32_t output, bool is_view, WrittenPart written,
+                        std::shared_ptr<StatisticsQuery> question);
 
   // The elements of the value of this number are known now.
   void arrived(uint32_t number, const at::Tensor& tensor, std::shared_ptr<StatisticsQuery> question);

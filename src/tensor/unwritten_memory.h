@@ -50,8 +50,8 @@ class OP_TOOLS_API UnwrittenMemory {
  private:
   struct Memory {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    int64_t unit;          // bytes that share a flag
-    int64_t version;       // after the last write that was seen
+    int64_t unit;           // bytes that share a flag
+    int64_t version;        // after the last write that was seen
     at::Tensor flags = {};  // by unit; undefined: none is written
     int64_t unwritten = 0;  // how many flags are false
     bool is_unknown = false;
