@@ -229,7 +229,8 @@ void add_new(std::vector<Check> from, std::vector<Check>* checks) {
 
 // A copy to the CPU may stand for a copy to another device.
 bool names_device(const SavedCall& call, const TestRun& run) {
-  if (arguments_on_cpu({call.args, call.kwargs, call.aten}, device_of(call)).names_device) return true;
+  const CallArguments arguments{call.args, call.kwargs, call.aten};
+  if (arguments_on_cpu(arguments, base_name(call.name), device_of(call)).names_device) return true;
   for (const at::Tensor& result : flatten_tensors(run.outcome.result)) {
     for (const at::Tensor& input : run.outcome.inputs) {
       if (input.device() != result.device()) return true;
