@@ -1,6 +1,7 @@
 #include "fallback/redirect.h"
 
 #include <ATen/Context.h>
+#include <ATen/TracerMode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/ivalue.h>
@@ -171,6 +172,9 @@ class Redirect {
     }
     if (elsewhere_.on_copies && device_.is_cpu()) return {Redirected::Outcome::kNothingToDo, {}};
     if (!facts_.never.empty()) return refuse(facts_.never);
+    if (at::tracer::impl::is_dispatch_enabled()) {
+      return refuse("torch.jit.trace records it, and would not know the tensors that are brought back");
+    }
     for (const IValue& argument : arguments_) {
       if (argument.isDevice() && !is_same_device(argument.toDevice(), device_)) {
         return refuse("it moves data to another device");

@@ -378,8 +378,11 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   RetainedCall& retained = record.call;
   retained.take_call(call);
   retained.written = std::move(results.written);
-  retained.result =
-      strip_tensors(call.result(), [&](const at::Tensor& tensor) { retained.outputs.emplace_back(tensor); });
+  // torch.jit.trace knows the result of a factory as long as nothing else holds it.
+  const bool holds_result = !rules.factory || !call.local_keys.included_.has(c10::DispatchKey::Tracer);
+  retained.result = strip_tensors(call.result(), [&](const at::Tensor& tensor) {
+    retained.outputs.push_back(holds_result ? VersionedTensor(tensor) : VersionedTensor());
+  });
   for (size_t i = results.returned; i < results.tensors.size(); ++i) retained.outputs.emplace_back(results.tensors[i]);
   retained.meta.stack = call.stack();
   retained.meta.module = call.module();

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from unchanged import LEVELS, all_tools, assert_same, run
 
 import op_tools
+import op_tools.sim_device
 
 LIBRARY = torch.library.Library("op_tools_test", "DEF")
 LIBRARY.define("scale(Tensor x, float factor) -> Tensor")
@@ -773,18 +774,22 @@ FACTORIES = {
         op_tools.OpTimeMeasure,
     ],
 )
-def test_a_trace_keeps_its_factories_and_sizes(tool, level):
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_trace_keeps_its_factories_and_sizes(tool, level, device):
     """torch gives a program the result of a factory as it is while nobody else has it; a copy is unknown to the trace.
     Sizes that are values of the trace wait on the thread for the call that takes them: a run again takes none."""
-    for function in FACTORIES.values():
+    a = x(3).to(device)
+    LSTM.to(device)
+    with torch.device(device):
+        for function in FACTORIES.values():
 
-        def graph(function=function):
-            return str(torch.jit.trace(function, x(3), check_trace=False).graph)
+            def graph(function=function):
+                return str(torch.jit.trace(function, a, check_trace=False).graph)
 
-        expected = graph()
-        with tool(level=level):
+            expected = graph()
+            with tool(level=level):
+                assert graph() == expected
             assert graph() == expected
-        assert graph() == expected
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
