@@ -19,6 +19,13 @@ namespace op_tools::interceptor {
 
 // No handle of torch's in it: a handle dangles when a library is unloaded that registered the operator.
 struct Op {
+  Op(c10::OperatorName name_of_operator, std::string full_name, bool is_composite, size_t number, bool is_factory)
+      : operator_name(std::move(name_of_operator)),
+        name(std::move(full_name)),
+        composite(is_composite),
+        index(number),
+        factory(is_factory) {}
+
   c10::OperatorName operator_name;  // a copy: its address in the dispatcher may be reused
   std::string name;                 // aten::add.Tensor
   // Made of other operators, on each backend: see refresh_composites_locked(). Written under the table's lock.

@@ -11,6 +11,7 @@
 #include "compare/saved_facts.h"
 #include "hooks/error_origin.h"
 #include "hooks/op_call.h"
+#include "hooks/op_traits.h"
 
 namespace op_tools::replay {
 namespace {
@@ -215,8 +216,8 @@ bool changes_inputs(const SavedCall& call, const TestRun& run) {
 }
 
 // Those about results that no other check has named.
-void add_new(std::vector<Check> from, std::vector<Check>* checks) {
-  for (Check& check : from) {
+void add_new(const std::vector<Check>& from, std::vector<Check>* checks) {
+  for (const Check& check : from) {
     for (Check& known : *checks) {
       if (known.subject == check.subject && known.judgement.verdict == Verdict::kAgrees) {
         known.judgement.verdict = Verdict::kDiffers;

@@ -68,11 +68,10 @@ class NoSavedTensorHooks {
 // x.cuda(), and the method of a device that torch.utils.generate_methods_for_privateuse1_backend makes: on the CPU it
 // is x, as x.to("cpu") is.
 bool names_moving_method(const std::string& name) {
-  constexpr std::string_view kMethod = "torch.Tensor.", kMadeMethod = "wrap_tensor_to";
-  if (base_name(name) == kMadeMethod) return true;
-  if (!name.starts_with(kMethod)) return false;
-  const std::optional<c10::Device> device = device_named(std::string_view(name).substr(kMethod.size()));
-  return device && !device->is_cpu();
+  const std::string method(base_name(name));
+  if (method == "wrap_tensor_to") return true;
+  const std::optional<c10::Device> device = device_named(method);
+  return device && !device->is_cpu() && name == "torch.Tensor." + method;
 }
 
 Value first_argument(const CallArguments& arguments) {
