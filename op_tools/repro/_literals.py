@@ -42,7 +42,10 @@ def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def bytes_of(flat: torch.Tensor) -> bytes:
-    return bytes(flat.contiguous().view(torch.uint8).numpy()) if flat.numel() else b""
+    if not flat.numel():
+        return b""
+    # Not contiguous(): it leaves a single element its stride, and a view as bytes wants 1.
+    return bytes(flat.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy())
 
 
 def real_numbers(flat: torch.Tensor) -> list[str]:
