@@ -168,7 +168,7 @@ def test_stop_ends_the_program_with_status_1(run):
     assert "against:" in done.stderr and "loss" not in done.stdout
     assert "Traceback" not in done.stderr
     assert "loss" in run("op-tools run --against a --stop train.py").stdout
-    assert "--against" in run("op-tools run --stop train.py", status=2).stderr
+    assert "--against" in run("op-tools run --stop train.py", status=64).stderr
 
 
 def test_a_doubled_loss_fails_a_run_against_a_recording(run, tmp_path):
@@ -187,7 +187,7 @@ def test_of_runs_that_agree_nothing_is_saved(run, tmp_path):
         op_tools._runs.judged_captures.captured_calls(tmp_path / "op_against_result")
     run("op-tools run --against a --fail-on-wrong train.py", status=1, OP_TOOLS_SIM_FAULTS=FAULT)
     assert "nothing_here" in run("op-tools run --against nothing_here train.py", status=2).stderr
-    assert "max_calls" in run("op-tools run --against a --max-calls 3 train.py", status=2).stderr
+    assert "max_calls" in run("op-tools run --against a --max-calls 3 train.py", status=64).stderr
     run("op-tools run --capture --output-dir good train.py")
     refused = run("op-tools run --shadow good --ops '(' train.py", status=2)
     assert "Traceback" not in refused.stderr and "loss" not in refused.stdout
