@@ -189,7 +189,7 @@ def test_of_runs_that_agree_nothing_is_saved(run, tmp_path):
     assert "nothing_here" in run("op-tools run --against nothing_here train.py", status=2).stderr
     assert "max_calls" in run("op-tools run --against a --max-calls 3 train.py", status=64).stderr
     run("op-tools run --capture --output-dir good train.py")
-    refused = run("op-tools run --shadow good --ops '(' train.py", status=2)
+    refused = run("op-tools run --shadow good --ops '(' train.py", status=64)
     assert "Traceback" not in refused.stderr and "loss" not in refused.stdout
 
 
