@@ -217,8 +217,7 @@ void give_room(const RunInputs& inputs, const std::vector<bool>& written) {
     bytes.narrow(0, kRoom, own).copy_(bytes_of_storage(tensor, {0, own}));
     bytes.narrow(0, kRoom + own, kRoom).fill_(kPattern);
     // A device that copies bytes wrong would get other inputs than the program's.
-    const auto on_cpu = [](const at::Tensor& some) { return some.to(at::kCPU); };
-    if (!same_bits(on_cpu(bytes.narrow(0, kRoom, own)), on_cpu(bytes_of_storage(tensor, {0, own})))) continue;
+    if (!same_bits(bytes.narrow(0, kRoom, own), bytes_of_storage(tensor, {0, own}))) continue;
     const c10::Storage before = tensor.storage();
     const auto move = [&](const at::Tensor& other) {
       if (!other.defined() || !other.has_storage() || !other.storage().is_alias_of(before)) return;
