@@ -10,12 +10,14 @@
 namespace op_tools::interceptor {
 namespace {
 
-// No backend runs it by a kernel of its own. Nested and sparse tensors, whose kernels may be others, do not count.
+// No backend runs it by a kernel of its own. Nested, sparse and meta tensors, whose kernels
+// may be others, do not count.
 bool is_composite(const c10::OperatorHandle& op) {
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   static const c10::DispatchKeySet kOfBackends = c10::DispatchKeySet(c10::DispatchKey::Dense) |
                                                  c10::DispatchKeySet(c10::DispatchKey::AutogradFunctionality) |
-                                                 c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask);
+                                                 c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask)
+                                                     .remove_backend(c10::BackendComponent::MetaBit);
   return !op.hasKernelForAnyDispatchKey(kOfBackends);
 }
 

@@ -306,7 +306,7 @@ constexpr OpFamily kFamilies[] = {
      "sign_ sgn sgn_ heaviside heaviside_ threshold threshold_ hardshrink hardtanh hardtanh_ clamp clamp_ clip clip_ "
      "clamp_min clamp_min_ clamp_max clamp_max_ relu_ relu6 relu6_ copysign copysign_ abs_ neg_"},
     {kMoves, "the tensor's elements in another place or form",
-     "_to_copy to cpu cuda xpu ipu wrap_tensor_to type_as type"},
+     "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
