@@ -9,6 +9,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "base/run_folder.h"
+#include "calls/versioned_tensor.h"
 #include "hooks/backward_pass.h"
 #include "hooks/collectives.h"
 #include "hooks/module_path.h"
@@ -353,7 +354,11 @@ Recorder::Outputs Recorder::outputs_of(OpCall& call, State& state) {
         writes_unseen || (options.modules_only && std::none_of(state.inputs.begin(), state.inputs.end(), is_output));
     if (!may_be_written) output.value = values_.find(output.tensor, output.where);
     output.is_new = !output.value.is_known();
-    if (state.op->source.uninitialized) unwritten_.add(output.tensor);
+    const auto is_its_memory = [&](const Input& input) { return share_memory(input.tensor, output.tensor); };
+    // resize_ keeps the elements that were there.
+    if (state.op->source.uninitialized && std::none_of(state.inputs.begin(), state.inputs.end(), is_its_memory)) {
+      unwritten_.add(output.tensor);
+    }
     if (output.is_new) output.shown = unwritten_.shown_by(output.tensor);
     output.shows_parameter = values_.origin(output.tensor).origin == Origin::kParameter;
   }

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from conftest import launched
+from test_report import run
 
 import op_tools
 import op_tools.sim_device as sim
@@ -22,13 +23,6 @@ def wrong_program():
     for _ in range(3):
         x = torch.addmm(torch.zeros(4, device="sim"), x, weight).tanh()
         yield
-
-
-def run(tool, program):
-    with tool:
-        for _ in program:
-            tool.step()
-    return tool.result()
 
 
 @pytest.fixture(scope="module")
