@@ -401,6 +401,7 @@ std::vector<KnownOp> known_ops() {
   {
     std::lock_guard<std::mutex> lock(table.mutex);
     table.refresh_locked();
+    table.refresh_composites_locked();
     for (const Op& op : table.ops_locked()) {
       if (is_registered(op)) known.push_back({op.name, op.composite});
     }

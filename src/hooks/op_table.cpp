@@ -10,10 +10,14 @@
 namespace op_tools::interceptor {
 namespace {
 
+bool has_composite_kernel(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
 // No backend runs it by a kernel of its own. Nested, sparse and meta tensors, whose kernels
 // may be others, do not count.
 bool is_composite(const c10::OperatorHandle& op) {
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (!has_composite_kernel(op)) return false;
   static const c10::DispatchKeySet kOfBackends = c10::DispatchKeySet(c10::DispatchKey::Dense) |
                                                  c10::DispatchKeySet(c10::DispatchKey::AutogradFunctionality) |
                                                  c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask)
@@ -83,9 +87,7 @@ void OpTable::refresh_locked() {
 }
 
 void OpTable::refresh_composites_locked() {
-  for (const auto& [op, handle] : composites_) {
-    if (op->composite && !is_composite(handle)) op->composite = false;
-  }
+  for (const auto& [op, handle] : may_be_composite_) op->composite = is_composite(handle);
 }
 
 // An address is used again only after its operator was deregistered, which is counted.
@@ -101,7 +103,7 @@ Op& OpTable::make(const c10::OperatorHandle& handle) {
   std::string text = name.name;
   if (!name.overload_name.empty()) text.append(".").append(name.overload_name);
   op = &ops_.emplace_back(name, std::move(text), is_composite(handle), ops_.size(), makes_variable(handle));
-  if (op->composite && name.getNamespace() == "aten") composites_.emplace_back(op, handle);
+  if (has_composite_kernel(handle) && name.getNamespace() == "aten") may_be_composite_.emplace_back(op, handle);
   return *op;
 }
 

@@ -56,8 +56,8 @@ class OpTable {
   std::mutex mutex;
   // Learns the operators that were registered since the last time. Asking the dispatcher takes its lock.
   void refresh_locked();
-  // A backend may get a kernel of its own for an operator of torch's that is made of others elsewhere (a vendor's
-  // linear).
+  // A backend may get, and lose, a kernel of its own for an operator of torch's that is made of others elsewhere (a
+  // vendor's linear).
   void refresh_composites_locked();
   std::deque<Op>& ops_locked() { return ops_; }
 
@@ -74,7 +74,7 @@ class OpTable {
   static inline std::atomic<uint64_t> changes_{0};
   std::deque<Op> ops_;  // stable addresses
   std::unordered_map<c10::OperatorName, Op*> by_name_;
-  std::vector<std::pair<Op*, c10::OperatorHandle>> composites_;  // torch's own: these stay as long as the process
+  std::vector<std::pair<Op*, c10::OperatorHandle>> may_be_composite_;  // torch's own: these stay as long as the process
   std::atomic<const Index*> index_{nullptr};
   std::vector<std::unique_ptr<const Index>> old_indexes_;
 };

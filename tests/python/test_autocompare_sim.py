@@ -875,6 +875,24 @@ def test_a_kernel_of_the_device_for_an_operator_that_others_are_made_of_is_judge
     assert wrong[0] == (op if level == "aten" else {"silu_backward": "silu"}.get(op, op))
 
 
+def test_an_operator_whose_device_kernel_is_gone_is_made_of_others_again():
+    def program():
+        F.linear(torch.ones(2, 4, device="sim"), torch.ones(3, 4, device="sim"), torch.ones(3, device="sim"))
+
+    def judged():
+        with op_tools.OpAutoCompare(level="aten") as compare:
+            program()
+        return {row.op for row in compare.result().ops}
+
+    assert "aten::addmm" in judged()
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl(
+            "linear", lambda x, weight, bias: F.linear(x.cpu(), weight.cpu(), bias.cpu()).to("sim"), "PrivateUse1"
+        )
+        assert "aten::linear" in judged()
+    assert "aten::addmm" in judged() and "aten::linear" not in judged()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [4, 1000])
