@@ -27,6 +27,7 @@ from .judged_captures import NOT_JUDGED, WRONG, CapturedId, ConfirmedRow, captur
 _FOLDER = "op_shadow_result"
 FILE = "shadow.jsonl"
 """In the folder of its saved calls."""
+_SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +52,11 @@ class ShadowResult(Result):
         return [row for row in self.rows if row.b == WRONG]
 
     @property
+    def not_judged(self) -> list[ConfirmedRow]:
+        """The calls whose results have no verdict: random numbers, operators that the CPU does not have."""
+        return [row for row in self.rows if row.b in NOT_JUDGED]
+
+    @property
     def ok(self) -> bool:
         """No operator is wrong, and most calls were judged."""
         return self.verdict is Verdict.AGREES
@@ -63,7 +69,7 @@ class ShadowResult(Result):
     @property
     def unseen(self) -> list[str]:
         """Why it is not known that no operator is wrong; empty where it is."""
-        unjudged = sum(row.b in NOT_JUDGED for row in self.rows)
+        unjudged = len(self.not_judged)
         reasons = {
             "no call had captured inputs": not self.rows,
             f"{self.left} captured calls were not made": self.left > 0,
@@ -90,6 +96,10 @@ class ShadowResult(Result):
         if self.wrong:
             lines.append(text_table(columns, self.wrong, -1))
             lines.append(replay_line(self.wrong[0].path_b, "--acc_check"))
+        if self.not_judged:
+            names = sorted({row.op for row in self.not_judged})
+            shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
+            lines.append(f"calls without a verdict: {len(self.not_judged)} ({shown})")
         if self.left:
             lines.append(f"{self.left} captured calls were not made")
         if self.unfed:

@@ -75,6 +75,7 @@ class Aligner {
     absorb_into_groups(a_.run, b_.run, &alignment_);
     align_backward();
     separate_chance_pairs();
+    pair_moves();
     return std::move(alignment_);
   }
 
@@ -118,6 +119,7 @@ class Aligner {
   void group(const CallNumbers& a, const CallNumbers& b, const CallPairs& alike);
   void add_group(CallGroup calls);
   void align_backward();
+  void pair_moves();
   void separate_replaced_calls();
   void separate_chance_pairs();
   bool met_by_chance(uint32_t a, uint32_t b) const;
@@ -288,6 +290,38 @@ bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
                   alignment_.alone_in_a(in_a.producer) && alignment_.alone_in_b(in_b.producer);
   }
   return made_alone == call.inputs || (other_shape && made_alone > 0);
+}
+
+// Behind the same pair of calls, with the same key, as many on both sides: in order.
+void Aligner::pair_moves() {
+  using Place = std::tuple<BlockName, uint32_t, uint64_t>;  // the pair's call of B, the key
+  std::map<Place, std::pair<CallNumbers, CallNumbers>> moves;
+  const auto add = [&](const Side& side, const std::vector<bool>& only_moves, const auto& pair_of,
+                       CallNumbers std::pair<CallNumbers, CallNumbers>::*list) {
+    std::map<BlockName, uint32_t> last;
+    for (uint32_t i = 0; i < side.run.calls.size(); ++i) {
+      const RecordedCall& call = side.run.calls[i];
+      uint32_t& pair = last.try_emplace({call.step, call.phase, call.thread}, kNoCall).first->second;
+      if (only_moves[i]) {
+        (moves[{{call.step, call.phase, call.thread}, pair, side.keys.placed[i]}].*list).push_back(i);
+      } else if (const uint32_t number = pair_of(i); number != kNoCall) {
+        pair = number;
+      }
+    }
+  };
+  const auto& b_of_a = alignment_.b_of_a;
+  const auto& a_of_b = alignment_.a_of_b;
+  add(
+      a_, alignment_.moves_a, [&](uint32_t i) { return b_of_a[i]; }, &decltype(moves)::mapped_type::first);
+  add(
+      b_, alignment_.moves_b, [&](uint32_t i) { return a_of_b[i] == kNoCall ? kNoCall : i; },
+      &decltype(moves)::mapped_type::second);
+  alignment_.move_b_of_a.assign(a_.run.calls.size(), kNoCall);
+  for (const auto& [place, calls] : moves) {
+    const auto& [a, b] = calls;
+    if (a.size() != b.size()) continue;
+    for (size_t i = 0; i < a.size(); ++i) alignment_.move_b_of_a[a[i]] = b[i];
+  }
 }
 
 // Pairs calls without a partner that the same key names on both sides, in whatever order they are.

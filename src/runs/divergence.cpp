@@ -40,6 +40,7 @@ class Finder {
   void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* outputs,
                  uint32_t ComparedCalls::*place);
   void compare(const Compared& calls);
+  bool reads_changed_memory(uint32_t move_a, uint32_t move_b);
 
   // Of all results of a call. `differs`: some are not equal but for rounding; `unknown`: some have no statistics.
   struct Outputs {
@@ -69,13 +70,20 @@ Divergence Finder::find() {
   };
   const auto before_b = [&](uint32_t end) {
     for (; next_b < end; ++next_b) {
-      if (aligned_.moves_b[next_b]) hand_on(b_, next_b, &so_far_.made_b);
+      const bool is_compared = so_far_.divergence.row_of_b[next_b] != kNoRow;
+      if (aligned_.moves_b[next_b] && !is_compared) hand_on(b_, next_b, &so_far_.made_b);
       if (aligned_.alone_in_b(next_b) && !skipped(aligned_.steps_only_b, b_.calls[next_b].step)) only_b(next_b);
     }
   };
   for (const uint32_t i : behind_makers(a_, inputs_.sources_a(), aligned_, so_far_.modules.order())) {
     if (aligned_.moves_a[i]) {
-      hand_on(a_, i, &so_far_.made_a);
+      const uint32_t partner = aligned_.move_b_of_a[i];
+      if (partner != kNoCall) before_b(partner);
+      if (partner != kNoCall && reads_changed_memory(i, partner)) {
+        compare({{i}, {partner}});
+      } else {
+        hand_on(a_, i, &so_far_.made_a);
+      }
     } else if (aligned_.b_of_a[i] != kNoCall) {
       before_b(aligned_.b_of_a[i]);
       compare({{i}, {aligned_.b_of_a[i]}});
@@ -91,6 +99,17 @@ Divergence Finder::find() {
   before_b(static_cast<uint32_t>(b_.calls.size()));
   conclude(a_, b_, noise_, &so_far_.divergence);
   return std::move(so_far_.divergence);
+}
+
+// Memory that a call wrote in one run and not in the other, though the calls agree: a write through a view that is
+// lost. A program that copies such memory to the host shows it in no other call.
+bool Finder::reads_changed_memory(uint32_t move_a, uint32_t move_b) {
+  const auto is_made = [](const Recording& run, uint32_t call) {
+    return run.values[run.inputs(run.calls[call])[0].value].origin == Origin::kCall;
+  };
+  if (!is_made(a_, move_a) && !is_made(b_, move_b)) return false;
+  const Finding born = inputs_.look_at({{move_a}, {move_b}}, nullptr).born;
+  return born == Finding::kChangedInput || born == Finding::kFirstInput;
 }
 
 void Finder::hand_on(const Recording& run, uint32_t call, std::vector<uint32_t>* outputs) {

@@ -52,7 +52,13 @@ class OddFinder {
   OddCalls find() {
     in_step_.assign(runs_.size(), true);
     for (size_t run = 1; run < runs_.size(); ++run) in_step_[run] = has_the_calls_of_first(run);
-    for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) look_at(call);
+    for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) {
+      if (alignments_.front().moves_a[call]) {
+        look_at_move(call);
+      } else {
+        look_at(call);
+      }
+    }
     count_calls_without_partner();
     look_at_parameters();
     std::vector<uint32_t> apart(runs_.size(), 0);
@@ -137,7 +143,7 @@ class OddFinder {
     is_compared_.assign(runs_.size(), false);
     if (is_shared) look_at_inputs(calls);
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
-    if (!alignments_.front().moves_a[call]) look_at_memory(bits, calls);
+    look_at_memory(bits, calls);
     const bool is_drawn = !is_shared && are_ranks_ && may_be_of_rank(op, calls);
     if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
       vote(bits, calls, OddFinding::kCollective);
@@ -145,6 +151,19 @@ class OddFinder {
       vote(bits, calls, OddFinding::kResults);
     }
     count(calls, bits, is_drawn);
+  }
+
+  // A call that only moves a tensor to another device reads memory, too; it has no vote.
+  void look_at_move(uint32_t call) {
+    std::vector<std::optional<Bits>> bits(runs_.size());
+    std::vector<uint32_t> calls(runs_.size(), call);
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      if (run > 0) calls[run] = alignments_[run - 1].move_b_of_a[call];
+      if (calls[run] == kNoCall) return;
+      bits[run] = bits_of(run, calls[run]);
+      if (!bits[run]->read_known) return;
+    }
+    look_at_memory(bits, calls);
   }
 
   void count(const std::vector<uint32_t>& calls, const std::vector<std::optional<Bits>>& bits, bool is_drawn) {

@@ -81,9 +81,10 @@ Alignment alignment_of_same(const Recording& run) {
   const size_t count = run.calls.size();
   alignment.b_of_a.resize(count);
   std::iota(alignment.b_of_a.begin(), alignment.b_of_a.end(), 0);
+  alignment.move_b_of_a.assign(count, kNoCall);
   for (uint32_t i = 0; i < count; ++i) {
     alignment.moves_a.push_back(only_moves(run, run.calls[i]));
-    if (alignment.moves_a.back()) alignment.b_of_a[i] = kNoCall;
+    if (alignment.moves_a.back()) std::swap(alignment.b_of_a[i], alignment.move_b_of_a[i]);
   }
   alignment.a_of_b = alignment.b_of_a;
   alignment.moves_b = alignment.moves_a;

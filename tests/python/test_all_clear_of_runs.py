@@ -399,10 +399,10 @@ def test_numbers_that_round_otherwise_agree(level, tmp_path):
     assert any(row.output_difference > 0 for row in rows)
 
 
-def writes_a_part():
+def writes_a_part(read=lambda x: (x * 2).sum()):
     x = torch.randn(8, 4).to("sim") * 1
     x[:4].add_(torch.ones(4, 4, device="sim"))
-    (x * 2).sum()
+    read(x)
 
 
 def adds_beyond(x, other, alpha=1):
@@ -423,19 +423,59 @@ def test_memory_that_changes_between_calls_is_named_by_its_reader(level, tmp_pat
     assert first.op in ("torch.Tensor.mul", "aten::mul.Tensor") and first.tensor_a["place"] == "args[0]"
 
 
+def sliced_to_a_copy(x, dim, start, end, step=1):
+    return x.cpu()[start:end].clone().to("sim")
+
+
+MOVES = ("torch.Tensor.cpu", "aten::_to_copy")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("op", "function"), [("add_.Tensor", adds_beyond), ("slice.Tensor", sliced_to_a_copy)], ids=["beyond", "lost"]
+)
+def test_memory_that_a_program_only_copies_to_the_host_is_compared(op, function, level, tmp_path):
+    def program():
+        for _ in range(3):
+            writes_a_part(torch.Tensor.cpu)
+
+    for folder in "a", "same":
+        recorded(tmp_path / folder, level, program)
+    with kernel(op, function):
+        recorded(tmp_path / "b", level, program)
+    assert op_tools.compare_runs(tmp_path / "a", tmp_path / "same").agrees
+    for paths in ("a", "b"), ("b", "a"):
+        comparison = op_tools.compare_runs(*(tmp_path / path for path in paths))
+        first = comparison.ranks[0].first
+        assert comparison.exit_status == 1 and first.verdict == "born here" and first.op in MOVES
+        assert first.tensor_a["place"] == "args[0]"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_moves_of_the_programs_own_data_have_no_rows(level, tmp_path):
+    def program():
+        for _ in range(3):
+            torch.rand(8, 4).to("sim").cpu()
+
+    for folder in "a", "b":
+        recorded(tmp_path / folder, level, program)
+    assert all(row.op not in MOVES for row in op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0].rows)
+
+
+@pytest.mark.parametrize("read", [lambda x: (x * 2).sum(), torch.Tensor.cpu], ids=["mul", "cpu"])
 @pytest.mark.parametrize("sick", [0, 2])
 @pytest.mark.parametrize("level", LEVELS)
-def test_memory_that_changes_between_calls_makes_a_rank_odd(sick, level, tmp_path, monkeypatch):
+def test_memory_that_changes_between_calls_makes_a_rank_odd(sick, level, read, tmp_path, monkeypatch):
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
         wrong = kernel("add_.Tensor", adds_beyond) if rank == sick else contextlib.nullcontext()
         with wrong:
-            recorded(tmp_path, level, writes_a_part)
+            recorded(tmp_path, level, lambda: writes_a_part(read))
     many = op_tools.compare_many([tmp_path])
     (odd,) = many.rows
     assert many.exit_status == 1
     assert (odd.rank, odd.finding, odd.others) == (sick, "an input changed between calls", 3)
-    assert odd.op in ("torch.Tensor.mul", "aten::mul.Tensor")
+    assert odd.op in ("torch.Tensor.mul", "aten::mul.Tensor", *MOVES)
 
 
 @pytest.mark.parametrize("level", LEVELS)

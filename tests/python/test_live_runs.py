@@ -278,6 +278,19 @@ def test_shadow_gives_the_inputs_of_the_capture(tmp_path):
     assert "had no captured inputs" in result.table()
 
 
+def test_results_without_a_verdict_are_said(tmp_path):
+    def program():
+        nn.functional.dropout(torch.relu(torch.ones(4, 4, device="sim")), 0.5)
+
+    with op_tools.OpCapture(output_dir=tmp_path) as capture:
+        program()
+    with op_tools.OpShadow(capture.result().root, output_dir=tmp_path / "shadow") as shadow:
+        program()
+    result = shadow.result()
+    assert [row.op for row in result.not_judged] == ["torch.nn.functional.dropout"] and result.exit_status == 0
+    assert "calls without a verdict: 1 (torch.nn.functional.dropout)" in result.table()
+
+
 def test_a_damaged_capture_is_a_problem_and_the_program_goes_on(tmp_path):
     with op_tools.OpCapture(output_dir=tmp_path) as capture:
         torch.relu(torch.ones(3))
