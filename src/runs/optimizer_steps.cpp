@@ -82,11 +82,13 @@ class StepOfRun {
   void follow(uint32_t number) {
     const RecordedCall& call = run_.calls[number];
     const bool on_lists = is_on_lists(base_name(run_.string(call.op)));
+    const auto inputs = run_.inputs(call);
     for (const RecordedUse& use : run_.outputs(call)) {
+      const auto is_it = [&](const RecordedUse& input) { return input.value == use.value; };
+      if (std::any_of(inputs.begin(), inputs.end(), is_it)) continue;  // a view (detach): the call made no new value
       const std::string_view place = run_.string(use.place);
       makers_.emplace(use.value, Maker{number, on_lists ? list_item(place) : -1});
       if (!place.starts_with(kWritten)) continue;
-      const auto inputs = run_.inputs(call);
       const auto written = std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& input) {
         return run_.string(input.place) == place.substr(kWritten.size());
       });

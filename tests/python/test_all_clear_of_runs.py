@@ -339,13 +339,20 @@ def test_a_quotient_by_a_number_may_differ_no_more_than_its_dividend(level, tmp_
     assert first.verdict == "born here" and first.limit < 1e-3
 
 
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("optimizer", [adam, momentum])
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_running_mean_that_is_rounding_alone_is_no_fault(level, tmp_path):
+def test_parameters_and_statistics_that_are_rounding_alone_are_no_fault(level, optimizer, tmp_path):
+    """A normalisation's shift is a sum of zero behind it: its gradient is rounding, and its new value a step of that."""
+
     def normalised_twice():
         return [nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6), nn.Mish())]
 
     with sim.rounding():
-        comparison = compared(tmp_path, level, make=normalised_twice, optimizer=adam)
+        comparison = compared(tmp_path, level, make=normalised_twice, optimizer=optimizer)
     assert comparison.agrees, comparison.table()
 
 
