@@ -1,6 +1,28 @@
 #include "compare/call_facts.h"
 
+#include <algorithm>
+
+#include "hooks/op_traits.h"
+
 namespace op_tools {
+namespace {
+
+// Numbers of one device make numbers there: where no argument names another device and the operator is no copy. Of
+// another library's operators nothing is known.
+bool is_stray(const CallFacts& facts, const at::Tensor& result, const std::vector<at::Tensor>& inputs) {
+  const std::string_view base = base_name(facts.name);
+  if (facts.device.names_device || !is_torchs_own(facts.name) || !result.is_floating_point()) return false;
+  if (has_trait(base, OpTrait::kMoves) || has_trait(base, OpTrait::kGivesData)) return false;
+  std::optional<c10::Device> device;
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || (input.dim() == 0 && inputs.size() > 1)) continue;  // numbers go with any device
+    if (device && *device != input.device()) return false;
+    device = input.device();
+  }
+  return device && !device->is_cpu() && *device != result.device();
+}
+
+}  // namespace
 
 CallFacts facts_of(const ReplayableCall& call, std::string_view name) {
   CallFacts facts;
@@ -18,6 +40,13 @@ CallFacts facts_of(const ReplayableCall& call, std::string_view name) {
   facts.memory.written_inputs = call.written_inputs();
   facts.memory.overlapping = call.overlapping_inputs();
   return facts;
+}
+
+std::string stray_device(const CallFacts& facts, const std::vector<at::Tensor>& results,
+                         const std::vector<at::Tensor>& inputs) {
+  const auto stray = std::find_if(results.begin(), results.end(),
+                                  [&](const at::Tensor& result) { return is_stray(facts, result, inputs); });
+  return stray == results.end() ? std::string() : stray->device().str();
 }
 
 }  // namespace op_tools

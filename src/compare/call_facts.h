@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/export.h"
 #include "compare/compare_options.h"
 #include "compare/metrics/tolerance.h"
 #include "compare/rerun/replayable_call.h"
@@ -70,5 +71,9 @@ struct CallFacts {
 // As far as a live call tells them: arguments, device, memory, transforms. Options, random numbers and the pass are the
 // caller's to fill.
 CallFacts facts_of(const ReplayableCall& call, std::string_view name);
+
+// A device on which a result is, where the inputs are on another and nothing in the call asks for that; "": none.
+OP_TOOLS_API std::string stray_device(const CallFacts& facts, const std::vector<at::Tensor>& results,
+                                      const std::vector<at::Tensor>& inputs);
 
 }  // namespace op_tools

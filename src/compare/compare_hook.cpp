@@ -205,29 +205,10 @@ bool CompareHook::Impl::is_judged_at_once(const CallFacts& facts) const {
 
 namespace {
 
-// Numbers of one device make numbers there: where no argument names another device and the operator is no copy. Of
-// another library's operators nothing is known.
-bool is_stray(const CallFacts& facts, const at::Tensor& result, const std::vector<at::Tensor>& live) {
-  const std::string_view base = base_name(facts.name);
-  if (facts.device.names_device || !is_torchs_own(facts.name) || !result.is_floating_point()) return false;
-  if (has_trait(base, OpTrait::kMoves) || has_trait(base, OpTrait::kGivesData)) return false;
-  std::optional<c10::Device> device;
-  for (const at::Tensor& input : live) {
-    if (!input.defined() || (input.dim() == 0 && live.size() > 1)) continue;  // numbers go with any device
-    if (device && *device != input.device()) return false;
-    device = input.device();
-  }
-  return device && !device->is_cpu() && *device != result.device();
-}
-
 // Where the results are: which device the call ran on, and whether it copied to another device.
 void look_at_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live,
                      PendingComparison& observed) {
-  for (const at::Tensor& tensor : results) {
-    if (observed.facts.device.stray.empty() && is_stray(observed.facts, tensor, live)) {
-      observed.facts.device.stray = tensor.device().str();
-    }
-  }
+  observed.facts.device.stray = stray_device(observed.facts, results, live);
   for (const at::Tensor& tensor : results) {
     // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
     const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "compare/metrics/tolerance.h"
 #include "runs/call_keys.h"
 #include "runs/compared_inputs.h"
 #include "runs/compared_values.h"
@@ -17,6 +18,13 @@ namespace op_tools {
 namespace {
 
 using Kind = ValueDifference::Kind;
+
+// A value that is nearly all rounding (the mean of a normalised channel) differs by any share of itself, which explains
+// no later difference. `own`: by how much rounding alone may move it, as a share.
+double weight_of(double own, c10::ScalarType dtype) {
+  constexpr double kUsualUnits = 4096;
+  return own > 0 ? std::min(1.0, kUsualUnits * rounding_of(dtype).unit / own) : 1;
+}
 
 class Finder {
  public:
@@ -167,8 +175,8 @@ void Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Limits& li
   }
   outputs->differs = outputs->differs || difference.relative > limits.own;
   if (difference.kind == Kind::kNumbers && difference.relative <= limits.limit) {
-    if (!carried && std::isfinite(difference.relative))
-      so_far_.explained = std::max(so_far_.explained, difference.relative);
+    const double explained = difference.relative * weight_of(limits.own, a_.values[value_a].dtype);
+    if (!carried && std::isfinite(explained)) so_far_.explained = std::max(so_far_.explained, explained);
     return;
   }
   const Finding finding = difference.kind == Kind::kShape       ? Finding::kShape

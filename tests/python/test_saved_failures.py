@@ -152,3 +152,23 @@ def test_memory_that_a_device_wrote_beside_is_still_written(tmp_path):
             (call,) = json.loads(report.read_text())["calls"]
             kinds.append([check["kind"] for check in call["checks"] if check["verdict"] == "differs"])
         assert kinds == [["memory beside"], []]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_result_on_another_device_is_named_by_replay(level, tmp_path):
+    with op_tools.OpCapture(level=level, output_dir=tmp_path) as capture:
+        torch.exp(torch.ones(4, device="sim"))
+        torch.ones(4, device="sim").cpu()
+    report = tmp_path / "report.json"
+
+    def differing():
+        saved_failures.replay(
+            [capture.result().root, "--acc_check", "--quiet", "--no_summary", "--json", str(report), "--device", "sim"]
+        )
+        checks = [(call["name"], check) for call in json.loads(report.read_text())["calls"] for check in call["checks"]]
+        return [("exp" in op, check["kind"]) for op, check in checks if check["verdict"] == "differs"]
+
+    assert differing() == []
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("exp", lambda x: torch.exp(x.cpu()), "PrivateUse1")
+        assert differing() == [(True, "device")]

@@ -229,15 +229,16 @@ void add_new(const std::vector<Check>& from, std::vector<Check>* checks) {
 }
 
 // A copy to the CPU may stand for a copy to another device.
-bool names_device(const SavedCall& call, const TestRun& run) {
+void look_at_devices(const SavedCall& call, const TestRun& run, CallFacts* facts) {
   const CallArguments arguments{call.args, call.kwargs, call.aten};
-  if (arguments_on_cpu(arguments, base_name(call.name), device_of(call)).names_device) return true;
-  for (const at::Tensor& result : flatten_tensors(run.outcome.result)) {
+  facts->device.names_device = arguments_on_cpu(arguments, base_name(call.name), device_of(call)).names_device;
+  const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
+  facts->device.stray = stray_device(*facts, results, run.outcome.inputs);
+  for (const at::Tensor& result : results) {
     for (const at::Tensor& input : run.outcome.inputs) {
-      if (input.device() != result.device()) return true;
+      if (input.device() != result.device()) facts->device.names_device = true;
     }
   }
-  return false;
 }
 
 // A fact missing in the file from which a difference may come; null: none.
@@ -352,7 +353,7 @@ std::vector<Check> RunJudge::against_cpu(const SavedCall& call, const TestRun& r
   if (!is_failure) {
     facts.random.drawn = run.random || !call.rng.is<None>();  // the CPU's numbers are others
     facts.options.strides = true;                             // this run's are known
-    facts.device.names_device = names_device(call, run);
+    look_at_devices(call, run, &facts);
   }
   std::vector<Check> checks;
   if (!is_failure) {
