@@ -21,7 +21,7 @@ constexpr double kUnseenGrowth = 64;
 }  // namespace
 
 ComparedSoFar::ComparedSoFar(const Recording& a, const Recording& b)
-    : made_a(a.values.size(), kNoRow), made_b(b.values.size(), kNoRow), modules(a) {
+    : made_a(a.values.size(), kNoRow), made_b(b.values.size(), kNoRow), usual(a.values.size(), 0), modules(a) {
   divergence.row_of_a.assign(a.calls.size(), kNoRow);
   divergence.row_of_b.assign(b.calls.size(), kNoRow);
 }
@@ -55,7 +55,8 @@ bool InputComparison::is_usual_unseen(uint32_t value_a, const RecordedValue& b,
                                       const ValueDifference& difference) const {
   if (difference.kind != Kind::kNumbers) return false;
   const RecordedValue& a = a_.values[value_a];
-  if (may_be_gradient(a)) {
+  const bool is_gradient = may_be_gradient(a) || may_be_gradient(b);  // the engine takes some as a call made them
+  if (is_gradient) {
     const double unit = rounding_of(coarser(a.dtype, b.dtype)).unit;
     if (const auto of_sum = so_far_->terms.sum_difference(a.shape, a.norm, unit)) return difference.norm <= *of_sum;
   }
@@ -64,7 +65,7 @@ bool InputComparison::is_usual_unseen(uint32_t value_a, const RecordedValue& b,
   unseen.composite = true;
   const double usual = expected_difference(a_, unseen, a) + kUnseenGrowth * so_far_->explained;
   // A gradient may be a sum of zero, and all that is left of it its rounding: beside the others it is nothing.
-  const double beside = may_be_gradient(a) && gradient_rms_ > 0 ? rms_of(a_, a) / gradient_rms_ : 1;
+  const double beside = is_gradient && gradient_rms_ > 0 ? rms_of(a_, a) / gradient_rms_ : 1;
   return difference.relative * std::min(1.0, beside) <= usual;
 }
 
@@ -185,8 +186,10 @@ void InputComparison::look_at_input(uint32_t value_a, uint32_t value_b, int64_t 
     }
     if (group != kNoCall || !is_read_again(value_a, value_b)) return;
   }
-  const bool is_usual =
-      is_usual_unseen(value_a, b, difference) || difference.relative <= kNoiseFactor * noise_at(noise_, value_a);
+  const RecordedUse* const original = first_made_as(a_, sources_a_[value_a]);
+  const bool is_usual = is_usual_unseen(value_a, b, difference) ||
+                        difference.relative <= kNoiseFactor * noise_at(noise_, value_a) ||
+                        difference.relative <= so_far_->usual[original ? original->value : sources_a_[value_a]];
   if (is_usual || inputs->born != Finding::kNone) return;
   const uint32_t origin = origin_of(value_a, value_b, difference.relative, inputs);
   if (inputs->carried == kNoRow) inputs->carried = origin;

@@ -48,6 +48,7 @@ struct ComparedSoFar {
 
   Divergence divergence;
   std::vector<uint32_t> made_a, made_b;  // by value: the row that handed a difference to it; kNoRow: none
+  std::vector<float> usual;  // by A's value: how far apart the two may be where they are read again, as a share
   ModuleRows modules;
   GradientTerms terms;
   double explained = 0;             // the largest relative difference that was explained

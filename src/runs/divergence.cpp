@@ -26,6 +26,9 @@ double weight_of(double own, c10::ScalarType dtype) {
   return own > 0 ? std::min(1.0, kUsualUnits * rounding_of(dtype).unit / own) : 1;
 }
 
+// A value that is read again may be farther apart than where it was judged: a gradient was added to it.
+constexpr double kReadAgain = 4;
+
 class Finder {
  public:
   Finder(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise)
@@ -175,6 +178,7 @@ void Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Limits& li
   }
   outputs->differs = outputs->differs || difference.relative > limits.own;
   if (difference.kind == Kind::kNumbers && difference.relative <= limits.limit) {
+    so_far_.usual[value_a] = static_cast<float>(std::max(limits.own, kReadAgain * difference.relative));
     const double explained = difference.relative * weight_of(limits.own, a_.values[value_a].dtype);
     if (!carried && std::isfinite(explained)) so_far_.explained = std::max(so_far_.explained, explained);
     return;

@@ -31,6 +31,8 @@ constexpr double kUnits = 64;
 // Steps of optimizers for gradients that are rounding alone move later losses and gradients no farther apart; nor are
 // gradients that are all rounding (of a loss that nothing changes).
 constexpr double kMostMoved = 0.02;
+// Behind such a step a running mean is as far apart as the inputs that it is the mean of, but no farther than that.
+constexpr double kMostOfInputs = 0.25, kEstimate = 2;
 // Nearer than that nothing is left to be explained.
 constexpr double kEqual = 1e-4;
 // Numbers among the arguments that differ by less come from results that were read.
@@ -149,6 +151,11 @@ class ResultComparison {
         moved_ = std::min(moved_, seen.call);
       }
     }
+    // Recordings of modules have an optimizer's parameters as its results.
+    for (const ComparedCalls& calls : judged_.rows) {
+      const bool is_moved = calls.verdict == CallVerdict::kAgrees && calls.output_difference > limit_;
+      if (is_moved && is_optimizer_call(a_.string(a_.calls[calls.a].op))) moved_ = std::min(moved_, calls.a);
+    }
   }
 
   std::optional<EndDifference> find() {
@@ -265,7 +272,12 @@ class ResultComparison {
       }
     }
     const double weight = beside > 0 ? larger / beside : 1;
-    return is_within(difference_of(a_, seen.value, b_, other.value), weight, limit_at(seen.call));
+    double limit = limit_at(seen.call);
+    // Behind a parameter that a step moved for a gradient of rounding alone (the bias before a normalisation).
+    if (moved_ < seen.call && explained(seen, other, kMostOfInputs)) {
+      limit = std::max(limit, kEstimate * judged_.rows[judged_.row_of_a[seen.call]].input_difference);
+    }
+    return is_within(difference_of(a_, seen.value, b_, other.value), weight, limit);
   }
 
   // Gradients that a pair of calls made, within its limit, may be all rounding: of a loss that nothing changes.

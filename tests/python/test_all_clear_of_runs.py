@@ -356,6 +356,32 @@ def test_parameters_and_statistics_that_are_rounding_alone_are_no_fault(level, o
     assert comparison.agrees, comparison.table()
 
 
+class ShiftedBehindNorms(nn.Module):
+    def __init__(self, amount):
+        super().__init__()
+        self.norms = nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6))
+        self.linear = nn.Linear(8, 4)
+        self.amount = amount
+
+    def forward(self, x):
+        return self.linear(self.norms(x) + self.amount)
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.01])
+def test_a_running_mean_that_is_rounding_alone_explains_no_difference_behind_it(amount, tmp_path):
+    """The second mean differs by nearly all of itself. A recording of modules does not see who adds to their results."""
+    with sim.rounding():
+        for name, on, shift in (("a", "cpu", 0.0), ("b", "sim", amount)):
+            record = op_tools.OpRecord(output_dir=tmp_path / name, modules_only=True)
+            train(on, 2, lambda shift=shift: [ShiftedBehindNorms(shift)], square, sgd, record=record)
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    if amount == 0:
+        assert comparison.agrees, comparison.table()
+    else:
+        first = comparison.ranks[0].first
+        assert comparison.exit_status == 1 and first.module.endswith("linear") and first.step == 0
+
+
 @contextlib.contextmanager
 def kernel(op, function):
     """Of the simulated device, in the place of its own."""
