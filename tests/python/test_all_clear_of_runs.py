@@ -456,8 +456,14 @@ def test_memory_that_changes_between_calls_is_named_by_its_reader(level, tmp_pat
     assert first.op in ("torch.Tensor.mul", "aten::mul.Tensor") and first.tensor_a["place"] == "args[0]"
 
 
-def sliced_to_a_copy(x, dim, start, end, step=1):
-    return x.cpu()[start:end].clone().to("sim")
+def writes_a_row(read):
+    x = torch.randn(8, 4).to("sim") * 1
+    x[1].add_(torch.ones(4, device="sim"))
+    read(x)
+
+
+def selected_to_a_copy(x, dim, index):
+    return x.cpu().select(dim, index).clone().to("sim")
 
 
 MOVES = ("torch.Tensor.cpu", "aten::_to_copy")
@@ -465,12 +471,14 @@ MOVES = ("torch.Tensor.cpu", "aten::_to_copy")
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    ("op", "function"), [("add_.Tensor", adds_beyond), ("slice.Tensor", sliced_to_a_copy)], ids=["beyond", "lost"]
+    ("writes", "op", "function"),
+    [(writes_a_part, "add_.Tensor", adds_beyond), (writes_a_row, "select.int", selected_to_a_copy)],
+    ids=["beyond", "lost"],
 )
-def test_memory_that_a_program_only_copies_to_the_host_is_compared(op, function, level, tmp_path):
+def test_memory_that_a_program_only_copies_to_the_host_is_compared(writes, op, function, level, tmp_path):
     def program():
         for _ in range(3):
-            writes_a_part(torch.Tensor.cpu)
+            writes(torch.Tensor.cpu)
 
     for folder in "a", "same":
         recorded(tmp_path / folder, level, program)
