@@ -42,11 +42,15 @@ CallFacts facts_of(const ReplayableCall& call, std::string_view name) {
   return facts;
 }
 
-std::string stray_device(const CallFacts& facts, const std::vector<at::Tensor>& results,
-                         const std::vector<at::Tensor>& inputs) {
+void note_result_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs,
+                         CallFacts* facts) {
   const auto stray = std::find_if(results.begin(), results.end(),
-                                  [&](const at::Tensor& result) { return is_stray(facts, result, inputs); });
-  return stray == results.end() ? std::string() : stray->device().str();
+                                  [&](const at::Tensor& result) { return is_stray(*facts, result, inputs); });
+  facts->device.stray = stray == results.end() ? std::string() : stray->device().str();
+  for (const at::Tensor& result : results) {
+    const auto elsewhere = [&](const at::Tensor& input) { return input.device() != result.device(); };
+    if (std::any_of(inputs.begin(), inputs.end(), elsewhere)) facts->device.names_device = true;
+  }
 }
 
 }  // namespace op_tools

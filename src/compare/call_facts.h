@@ -72,8 +72,9 @@ struct CallFacts {
 // caller's to fill.
 CallFacts facts_of(const ReplayableCall& call, std::string_view name);
 
-// A device on which a result is, where the inputs are on another and nothing in the call asks for that; "": none.
-OP_TOOLS_API std::string stray_device(const CallFacts& facts, const std::vector<at::Tensor>& results,
-                                      const std::vector<at::Tensor>& inputs);
+// After the call: `stray`, and `names_device` where a result is on another device than an input, for x.cpu() and
+// x.to(other) copy, and with everything on the CPU give x itself.
+OP_TOOLS_API void note_result_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs,
+                                      CallFacts* facts);
 
 }  // namespace op_tools

@@ -208,11 +208,8 @@ namespace {
 // Where the results are: which device the call ran on, and whether it copied to another device.
 void look_at_devices(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& live,
                      PendingComparison& observed) {
-  observed.facts.device.stray = stray_device(observed.facts, results, live);
+  note_result_devices(results, live, &observed.facts);
   for (const at::Tensor& tensor : results) {
-    // x.cpu() and x.to(other) copy, and with everything on the CPU give x itself.
-    const auto elsewhere = [&](const at::Tensor& input) { return input.device() != tensor.device(); };
-    if (std::any_of(live.begin(), live.end(), elsewhere)) observed.facts.device.names_device = true;
     if (tensor.device().is_cpu()) continue;
     observed.facts.device.alone = false;  // made on a device: torch.zeros(3, device="cuda")
     observed.call.device = tensor.device().str();

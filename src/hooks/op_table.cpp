@@ -14,8 +14,8 @@ bool has_composite_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-// No backend runs it by a kernel of its own. Nested, sparse and meta tensors, whose kernels
-// may be others, do not count.
+// No backend runs it by a kernel of its own. Nested, sparse and meta tensors, whose kernels may be others, do not
+// count.
 bool is_composite(const c10::OperatorHandle& op) {
   if (!has_composite_kernel(op)) return false;
   static const c10::DispatchKeySet kOfBackends = c10::DispatchKeySet(c10::DispatchKey::Dense) |

@@ -303,8 +303,7 @@ constexpr OpFamily kFamilies[] = {
     {kNeedsNoRounding, "integers, signs, bounds and remainders of real numbers",
      "floor floor_ ceil ceil_ trunc trunc_ fix fix_ round round_ frac frac_ fmod fmod_ remainder remainder_ __mod__ "
      "sign sign_ sgn sgn_ heaviside heaviside_ threshold threshold_ hardshrink hardtanh hardtanh_ clamp clamp_ clip "
-     "clip_ "
-     "clamp_min clamp_min_ clamp_max clamp_max_ relu_ relu6 relu6_ copysign copysign_ abs_ neg_"},
+     "clip_ clamp_min clamp_min_ clamp_max clamp_max_ relu_ relu6 relu6_ copysign copysign_ abs_ neg_"},
     {kMoves, "the tensor's elements in another place or form", "_to_copy to cpu cuda xpu ipu type_as type"},
     {kHasDefaultByDtype, "eps is the dtype's", "rms_norm _fused_rms_norm"},
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},

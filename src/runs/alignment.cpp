@@ -295,15 +295,16 @@ bool Aligner::met_by_chance(uint32_t a, uint32_t b) const {
 // Behind the same pair of calls, with the same key, as many on both sides: in order.
 void Aligner::pair_moves() {
   using Place = std::tuple<BlockName, uint32_t, uint64_t>;  // the pair's call of B, the key
-  std::map<Place, std::pair<CallNumbers, CallNumbers>> moves;
-  const auto add = [&](const Side& side, const std::vector<bool>& only_moves, const auto& pair_of,
-                       CallNumbers std::pair<CallNumbers, CallNumbers>::*list) {
+  std::map<Place, Blocks::mapped_type> moves;
+  const auto add = [&](const Side& side, const std::vector<bool>& is_move, const auto& pair_of,
+                       CallNumbers Blocks::mapped_type::*list) {
     std::map<BlockName, uint32_t> last;
     for (uint32_t i = 0; i < side.run.calls.size(); ++i) {
       const RecordedCall& call = side.run.calls[i];
-      uint32_t& pair = last.try_emplace({call.step, call.phase, call.thread}, kNoCall).first->second;
-      if (only_moves[i]) {
-        (moves[{{call.step, call.phase, call.thread}, pair, side.keys.placed[i]}].*list).push_back(i);
+      const BlockName block{call.step, call.phase, call.thread};
+      uint32_t& pair = last.try_emplace(block, kNoCall).first->second;
+      if (is_move[i]) {
+        (moves[{block, pair, side.keys.placed[i]}].*list).push_back(i);
       } else if (const uint32_t number = pair_of(i); number != kNoCall) {
         pair = number;
       }
@@ -312,10 +313,10 @@ void Aligner::pair_moves() {
   const auto& b_of_a = alignment_.b_of_a;
   const auto& a_of_b = alignment_.a_of_b;
   add(
-      a_, alignment_.moves_a, [&](uint32_t i) { return b_of_a[i]; }, &decltype(moves)::mapped_type::first);
+      a_, alignment_.moves_a, [&](uint32_t i) { return b_of_a[i]; }, &Blocks::mapped_type::first);
   add(
       b_, alignment_.moves_b, [&](uint32_t i) { return a_of_b[i] == kNoCall ? kNoCall : i; },
-      &decltype(moves)::mapped_type::second);
+      &Blocks::mapped_type::second);
   alignment_.move_b_of_a.assign(a_.run.calls.size(), kNoCall);
   for (const auto& [place, calls] : moves) {
     const auto& [a, b] = calls;

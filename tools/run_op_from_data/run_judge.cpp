@@ -232,13 +232,7 @@ void add_new(const std::vector<Check>& from, std::vector<Check>* checks) {
 void look_at_devices(const SavedCall& call, const TestRun& run, CallFacts* facts) {
   const CallArguments arguments{call.args, call.kwargs, call.aten};
   facts->device.names_device = arguments_on_cpu(arguments, base_name(call.name), device_of(call)).names_device;
-  const std::vector<at::Tensor> results = flatten_tensors(run.outcome.result);
-  facts->device.stray = stray_device(*facts, results, run.outcome.inputs);
-  for (const at::Tensor& result : results) {
-    for (const at::Tensor& input : run.outcome.inputs) {
-      if (input.device() != result.device()) facts->device.names_device = true;
-    }
-  }
+  note_result_devices(flatten_tensors(run.outcome.result), run.outcome.inputs, facts);
 }
 
 // A fact missing in the file from which a difference may come; null: none.
