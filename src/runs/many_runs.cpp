@@ -286,7 +286,8 @@ class OddFinder {
     name_odd(camps, OddFinding::kChangedInput, /*decides_tie=*/true);
   }
 
-  // All inputs that differ are memory that was read before, or shown in another form, with the same bits.
+  // All inputs that differ are memory that a call made with the same bits in both runs, or that only one of them saw a
+  // call write: a write through a view is lost where a kernel gives a copy in its place.
   bool reads_changed_memory(const CallOfRun& call, const CallOfRun& other) const {
     const auto mine = runs_[call.run]->inputs(runs_[call.run]->calls[call.call]);
     const auto theirs = runs_[other.run]->inputs(runs_[other.run]->calls[other.call]);
@@ -295,16 +296,26 @@ class OddFinder {
     for (size_t i = 0; i < mine.size(); ++i) {
       const uint32_t value = mine[i].value, other_value = theirs[i].value;
       if (runs_[call.run]->values[value].hash == runs_[other.run]->values[other_value].hash) continue;
-      const std::optional<uint64_t> earlier = earlier_bits(call.run, value);
-      if (!earlier || earlier != earlier_bits(other.run, other_value)) return false;
+      if (!is_written_unseen(call.run, value, other.run, other_value) &&
+          !is_written_unseen(other.run, other_value, call.run, value)) {
+        const std::optional<uint64_t> earlier = earlier_bits(call.run, value);
+        if (!earlier || earlier != earlier_bits(other.run, other_value)) return false;
+      }
       differs = true;
     }
     return differs;
   }
 
-  // The bits that the memory of a value had when a call made it; nullopt: no call did, or the value is that result.
+  // Written where no call was seen, though a call of another run is seen to write the same.
+  bool is_written_unseen(size_t run, uint32_t value, size_t other_run, uint32_t other_value) const {
+    return runs_[run]->values[value].origin == Origin::kUnknown &&
+           runs_[other_run]->values[other_value].origin == Origin::kCall;
+  }
+
+  // The bits that the memory of a value had when a call made it; nullopt: no call did. A result that was not written
+  // since has its own.
   std::optional<uint64_t> earlier_bits(size_t run, uint32_t value) const {
-    const RecordedUse* const original = first_made_as(*runs_[run], value);
+    const RecordedUse* const original = made_as(*runs_[run], runs_[run]->values[value]);
     return original ? std::optional(runs_[run]->values[original->value].hash) : std::nullopt;
   }
 

@@ -467,14 +467,11 @@ def selected_to_a_copy(x, dim, index):
 
 
 MOVES = ("torch.Tensor.cpu", "aten::_to_copy")
+WRONG_WRITES = [(writes_a_part, "add_.Tensor", adds_beyond), (writes_a_row, "select.int", selected_to_a_copy)]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(
-    ("writes", "op", "function"),
-    [(writes_a_part, "add_.Tensor", adds_beyond), (writes_a_row, "select.int", selected_to_a_copy)],
-    ids=["beyond", "lost"],
-)
+@pytest.mark.parametrize(("writes", "op", "function"), WRONG_WRITES, ids=["beyond", "lost"])
 def test_memory_that_a_program_only_copies_to_the_host_is_compared(writes, op, function, level, tmp_path):
     def program():
         for _ in range(3):
@@ -504,14 +501,17 @@ def test_moves_of_the_programs_own_data_have_no_rows(level, tmp_path):
 
 
 @pytest.mark.parametrize("read", [lambda x: (x * 2).sum(), torch.Tensor.cpu], ids=["mul", "cpu"])
+@pytest.mark.parametrize(("writes", "op", "function"), WRONG_WRITES, ids=["beyond", "lost"])
 @pytest.mark.parametrize("sick", [0, 2])
 @pytest.mark.parametrize("level", LEVELS)
-def test_memory_that_changes_between_calls_makes_a_rank_odd(sick, level, read, tmp_path, monkeypatch):
+def test_memory_that_changes_between_calls_makes_a_rank_odd(
+    sick, writes, op, function, level, read, tmp_path, monkeypatch
+):
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
-        wrong = kernel("add_.Tensor", adds_beyond) if rank == sick else contextlib.nullcontext()
+        wrong = kernel(op, function) if rank == sick else contextlib.nullcontext()
         with wrong:
-            recorded(tmp_path, level, lambda: writes_a_part(read))
+            recorded(tmp_path, level, lambda: writes(read))
     many = op_tools.compare_many([tmp_path])
     (odd,) = many.rows
     assert many.exit_status == 1
