@@ -3,7 +3,8 @@
     ./dev bench peers [--quick]
 
 Left on, with its own start before the measurement. Modes that only call on are the floor of every tool of Python at that level; a hook that
-does nothing is that of ours, most of it torch's own (its function mode, its boxing). Where the floor is above a limit, it stands beside the verdict.
+does nothing is that of ours, most of it torch's own (its function mode, its boxing). A tool that reads the tensors has a floor above it: what
+torch's own sum of each of them takes above the sum of an element of each, in a mode of Python. Where the floor is above a limit, it stands beside the verdict.
 Tools that change torch for the rest of the process (msprobe) or watch a whole process (memray) run in processes of their own,
 in turn with a process without; they are measured where they are installed (mindstudio-probe, memray). ditorch's package is called op_tools,
 too: OP_TOOLS_DITORCH names the folder that has it; it needs prettytable.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import re
 import resource
@@ -58,6 +60,49 @@ class CallsOn(TorchDispatchMode):
 class FunctionsCalledOn(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
+
+
+def summed(values: Any, whole: bool) -> None:
+    """Reads each element once, or the first alone, of tensors whose elements lie in rows."""
+    for tensor in tree_leaves(values):
+        if (
+            isinstance(tensor, torch.Tensor)
+            and tensor.is_floating_point()
+            and tensor.is_contiguous()
+            and tensor.numel()
+        ):
+            torch.sum(tensor.detach().view(-1)[: tensor.numel() if whole else 1])
+
+
+class Sums(TorchDispatchMode):
+    """Of the results of each call, but views; `inputs`: of those, too."""
+
+    def __init__(self, whole: bool, inputs: bool) -> None:
+        super().__init__()
+        self.whole, self.inputs = whole, inputs
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.inputs:
+            summed((args, kwargs), self.whole)
+        result = func(*args, **(kwargs or {}))
+        if self.inputs or not func.is_view:
+            summed(result, self.whole)
+        return result
+
+
+class FunctionSums(TorchFunctionMode):
+    """Those of the torch level; not of calls in a backward pass."""
+
+    def __init__(self, whole: bool, inputs: bool) -> None:
+        super().__init__()
+        self.whole, self.inputs = whole, inputs
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.inputs:
+            summed((args, kwargs), self.whole)
+        result = func(*args, **(kwargs or {}))
+        summed(result, self.whole)
+        return result
 
 
 class Saves(TorchDispatchMode):
@@ -134,6 +179,8 @@ ALONE: dict[str, tuple[str, Make]] = {
     "ditorch's OpCapture": (DITORCH, lambda _: hooked_by_ditorch("OpCapture")),
     "ditorch's OpTimeMeasure": (DITORCH, lambda _: hooked_by_ditorch("OpTimeMeasure")),
 }
+# What a tool that reads tensors reads at least: of results alone, or of inputs as well.
+READS_INPUTS = {"OpRecord": False, "OpOverflowCheck": False, "OpObserve": True}
 # Of ours: the most that a step may take, as a multiple of a step without, at the torch and at the aten level.
 OURS: dict[str, tuple[dict[str, object], tuple[float, float] | None]] = {
     "OpRecord": ({}, (1.2, 1.2)),
@@ -173,24 +220,35 @@ def floor_at(level: str) -> tuple[str, Make]:
     return f"a hook that does nothing, {level}", lambda _: op_tools.HookScope(op_tools.Hook(), level=level)
 
 
+def sums(level: str, inputs: bool, whole: bool) -> tuple[str, Make]:
+    mode = Sums if level == "aten" else FunctionSums
+    tensors = "each input and result" if inputs else "each result"
+    name = f"a mode that sums {tensors if whole else f'an element of {tensors}'}, {level}"
+    return name, lambda _: mode(whole, inputs)
+
+
 def model_rows(table: Table, model: str, rounds: int) -> None:
     """Those that share a process."""
-    limits: dict[str, tuple[float, str]] = {}  # and the variant that is the floor
+    limits: dict[str, tuple[float, str, str]] = {}  # and the tool and the level
     floors = {level: floor_at(level) for level in LEVELS}
     variants: dict[str, Make] = {PLAIN: lambda _: contextlib.nullcontext(), **PEERS, **dict(floors.values())}
+    variants |= dict(sums(*key) for key in itertools.product(LEVELS, (False, True), (False, True)))
     for name, (options, most) in OURS.items():
         for number, level in enumerate(LEVELS):
             variants[f"{name}, {level}"] = of_ours(name, level, options)
             if most:
-                limits[f"{name}, {level}"] = most[number], floors[level][0]
+                limits[f"{name}, {level}"] = most[number], name, level
     step = MODELS[model]()
     turns = Turns({name: partial(run_under, make, step) for name, make in variants.items()}, rounds)
     for name in list(variants)[1:]:
         ratio = turns.ratio(name, PLAIN)
         aim = mark = ""
         if name in limits:
-            limit, floor_name = limits[name]
-            floor = turns.ratio(floor_name, PLAIN)
+            limit, tool, level = limits[name]
+            floor = turns.ratio(floors[level][0], PLAIN)
+            if tool in READS_INPUTS:
+                part, whole = (sums(level, READS_INPUTS[tool], whole)[0] for whole in (False, True))
+                floor += turns.ratio(whole, PLAIN) - turns.ratio(part, PLAIN)
             aim = f"<= {limit}x"
             mark = verdict(ratio, most=limit) + (f" (the floor: {floor:.2f}x)" if floor > limit else "")
         table.row(f"{model}: {name}", PLAIN, aim, f"{ratio:.2f}x", mark, ms(turns.median(name)))

@@ -32,7 +32,7 @@ constexpr double kUnits = 64;
 // gradients that are all rounding (of a loss that nothing changes).
 constexpr double kMostMoved = 0.02;
 // Behind such a step a running mean is as far apart as the inputs that it is the mean of, but no farther than that.
-constexpr double kMostOfInputs = 0.25, kEstimate = 2;
+constexpr double kMostOfInputs = 0.25, kOfInputs = 2;
 // Nearer than that nothing is left to be explained.
 constexpr double kEqual = 1e-4;
 // Numbers among the arguments that differ by less come from results that were read.
@@ -275,7 +275,7 @@ class ResultComparison {
     double limit = limit_at(seen.call);
     // Behind a parameter that a step moved for a gradient of rounding alone (the bias before a normalisation).
     if (moved_ < seen.call && explained(seen, other, kMostOfInputs)) {
-      limit = std::max(limit, kEstimate * judged_.rows[judged_.row_of_a[seen.call]].input_difference);
+      limit = std::max(limit, kOfInputs * judged_.rows[judged_.row_of_a[seen.call]].input_difference);
     }
     return is_within(difference_of(a_, seen.value, b_, other.value), weight, limit);
   }

@@ -85,12 +85,17 @@ void fill_on_cpu(const at::Tensor& tensor, Statistics* answer, const Statistics*
   answer->exact_max = sums.exact_max;
 }
 
-// Kinds of tensors that their device has refused once: asked no more.
+// Kinds of tensors that their device has refused once: asked no more in this run.
 class Refused {
  public:
   static Refused& get() {
     static Refused* refused = new Refused;  // leaked: threads may outlive static destruction
     return *refused;
+  }
+  // The reason may be gone: memory that was full.
+  void begin_run() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kinds_.clear();
   }
   bool knows(const at::Tensor& tensor) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -185,6 +190,7 @@ bool may_have_statistics(const at::Tensor& tensor) {
 
 void StatisticsQuery::begin_run() {
   StatisticsCheck::get().begin_run();
+  Refused::get().begin_run();
 }
 
 StatisticsQuery::StatisticsQuery(const at::Tensor& tensor, const Statistics* earlier) {

@@ -54,7 +54,8 @@ class StatisticsQuery {
   // The device has computed it, and nothing compared it with the host's.
   bool by_device() const { return by_device_; }
 
-  // A run of a tool begins: devices' results are compared with the host's from the first tensor on.
+  // A run of a tool begins: devices are asked again for kinds of tensors that they refused in an earlier one, and their
+  // results are compared with the host's from the first tensor on.
   static void begin_run();
   // It ends: the results of the devices that were asked, for known tensors of each kind that they were asked about, are
   // compared with the host's.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import op_tools
-import op_tools.sim_device  # before the first backward() of the process
+import op_tools.sim_device as sim  # before the first backward() of the process
 
 LEVELS = ["torch", "aten"]
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -234,6 +234,22 @@ def test_a_device_is_read_once_a_step(level):
     values = [row["result"]["max"] for row in rows if "add_" in row["op"]]
     assert values == [3] * 15
     assert rows[-1]["result"]["max"] == 3
+
+
+def test_a_device_that_refused_statistics_is_asked_again_in_the_next_run():
+    x = torch.ones(8, 4, device="sim")
+
+    def read_backs():
+        with op_tools.OpObserve(level="aten", lines=False) as tool:
+            for _ in range(4):
+                torch.neg(x)
+        rows = [json.loads(line) for line in (Path(tool.result().root) / "calls.jsonl").read_text().splitlines()]
+        assert [row["result"]["norm"] for row in rows] == [pytest.approx(32**0.5)] * 4
+        return tool.result().read_backs
+
+    with sim.fault("exception", ops="sum"):
+        assert read_backs() == 0
+    assert read_backs() == 1  # the first tensors are compared with the host's at once
 
 
 def test_dipus_variable_sets_the_detail_and_prints(monkeypatch, capfd):
