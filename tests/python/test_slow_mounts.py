@@ -95,7 +95,11 @@ def mount(tmp_path):
     finally:
         trouble.write_text("")
         subprocess.run(["umount", "-l", folder], check=False)
-        server.communicate(timeout=10)
+        try:
+            server.communicate(timeout=10)
+        except subprocess.TimeoutExpired:  # a file of a program that is gone is still open there
+            server.kill()
+            server.communicate()
 
 
 def run(python, mount, tool, news, after):
