@@ -172,6 +172,7 @@ void bind_files(py::module_& module) {
     for (const auto& call : stored.calls) calls.append(call_summary(*call));
     return py::make_tuple(calls, texts_of(stored.problems), stored.shared_bytes);
   });
+  module.def("shown_path", [](const std::string& path) { return shown_path(path); });
   module.def("claim_run_folder", [](const std::string& output_dir, const std::string& name) {
     return claim_run_folder(output_dir, name, distributed_rank());
   });

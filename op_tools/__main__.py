@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):  # the user's program has its own way with characters that a terminal lacks
             _show_all_characters()
         status: int = options.run(options)
-        if options.is_program:
+        if options.is_program and options.command != _RUN:
             sys.stdout.flush()  # a reader that is gone shows here, and not at exit
         return status
     except BrokenPipeError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import os
+import pkgutil
 import runpy
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +105,7 @@ def _from_program(trace: types.TracebackType | None) -> types.TracebackType | No
     at = trace
     while at is not None:
         if at.tb_frame.f_code.co_filename == __file__:
-            trace = at.tb_next or trace
+            trace = at.tb_next
         at = at.tb_next
     return trace
 
@@ -125,18 +128,28 @@ def _shown_as_its_own() -> Iterator[None]:
         raise
 
 
+def is_script(path: str) -> bool:
+    """Does Python run it: a file, or a folder with a __main__.py?"""
+    return Path(path).is_file() or (Path(path) / "__main__.py").is_file()
+
+
 def run_script(path: str, arguments: Sequence[str]) -> None:
     """Runs a script as ``python path arguments`` does: __main__, sys.argv, sys.path, exit by SystemExit."""
     sys.argv = [path, *arguments]
+    if pkgutil.get_importer(path):  # a folder or an archive with a __main__.py
+        with _shown_as_its_own():
+            runpy.run_path(path, run_name="__main__")
+        return
     file = str(Path(path).absolute())
     sys.path.insert(0, str(Path(path).resolve().parent))
     # In place of this module for good: code that outlives the script (atexit, pickles, workers) looks it up there.
     main = types.ModuleType("__main__")
     main.__file__ = file
-    main.__dict__["__builtins__"] = __builtins__
-    code = compile(Path(path).read_bytes(), file, "exec")
+    main.__loader__ = SourceFileLoader("__main__", file)
+    main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     with _shown_as_its_own():
+        code = compile(Path(path).read_bytes(), file, "exec")
         exec(code, main.__dict__)  # noqa: S102  (the user's own script)
 
 

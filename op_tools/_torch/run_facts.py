@@ -113,9 +113,17 @@ def _as_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def working_folder() -> str:
+    """Of the process; "" where it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
 def program_start() -> dict[str, str]:
     """The command that starts the program again, and its folder."""
-    return {"folder": _as_utf8(str(Path.cwd())), "command": _as_utf8(_command())}
+    return {"folder": _as_utf8(working_folder()), "command": _as_utf8(_command())}
 
 
 def program_facts() -> dict[str, Any]:
@@ -125,7 +133,7 @@ def program_facts() -> dict[str, Any]:
     facts["capture"] = _as_utf8(_capture_folder())
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
-        facts["git"] = _git_commit(Path(main).absolute().parent if main else Path.cwd())
+        facts["git"] = _git_commit(Path(main).absolute().parent if main else Path(working_folder()))
     except (OSError, ValueError):  # an unreadable repository is no reason to record nothing
         facts["git"] = ""
     distributed = torch.distributed

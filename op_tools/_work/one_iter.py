@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from .._base.core import Error, read_recording
+from .._base.core import Error, read_recording, shown_path
 from .._base.verdict import accelerator, status_of, verdict_of, worst
 from .._commands.command_line import UsageError, visible
 from .._commands.one_iter import FOLDER
@@ -20,7 +20,7 @@ from .._tools.record import RECORDING
 
 def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> tuple[OneIteration, bool]:
     """Runs the program up to the end of the iteration. The second value: it failed before."""
-    if not options.module and not Path(program).is_file():
+    if not options.module and not launch.is_script(program):
         raise UsageError(f"{program}: there is no such script; a module is run with -m")
     if options.iterations < 1:
         raise UsageError("--iterations: give a number from 1 on")
@@ -44,7 +44,7 @@ def save(options: argparse.Namespace) -> int:
     tool, failed = _run_iteration(options, options.program, Path(options.folder))
     if not tool.path:
         raise Error(f"{options.program}: called no module of torch.nn; nothing was saved")
-    sys.stdout.write(visible(f"saved: {tool.path}\n"))
+    sys.stdout.write(visible(f"saved: {shown_path(tool.path)}\n"))
     return status_of(verdict_of(wrong=False, unseen=failed))
 
 

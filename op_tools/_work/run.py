@@ -165,7 +165,7 @@ def run_command(options: argparse.Namespace) -> int:
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
         os.environ |= launch.environment(in_children)
     run = launch.run_module if options.module else launch.run_script
-    if not options.module and not Path(options.program).is_file():
+    if not options.module and not launch.is_script(options.program):
         raise UsageError(f"{options.program}: there is no such script; a module is run with -m")
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts

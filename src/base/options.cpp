@@ -8,6 +8,7 @@
 #include "base/disk_time.h"
 #include "base/op_filter.h"
 #include "base/read_options.h"
+#include "base/run_folder.h"
 
 namespace op_tools {
 namespace {
@@ -92,6 +93,7 @@ void ToolOptions::resolve_all() {
   if (output_dir.get().empty() || output_dir.get().find('\0') != std::string::npos) {
     refuse(output_dir.source(), output_dir.get(), "give the path of a folder");
   }
+  output_dir = absolute_path(output_dir.get());  // a program may change its working folder
   // So that a wrong value is reported here and not in the middle of a run.
   compat_ditorch();
   disk_silence();

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 
 #include "base/disk_time.h"
 #include "base/error.h"
@@ -27,6 +29,18 @@ std::string timestamp() {
 }
 
 }  // namespace
+
+std::string absolute_path(const std::string& path) {
+  std::error_code no_folder;
+  const std::filesystem::path folder = std::filesystem::current_path(no_folder);
+  return no_folder ? path : path == "." ? folder.string() : (folder / path).string();
+}
+
+std::string shown_path(const std::string& path) {
+  std::error_code no_folder;
+  const std::string folder = std::filesystem::current_path(no_folder).string() + "/";
+  return !no_folder && path.starts_with(folder) && path != folder ? path.substr(folder.size()) : path;
+}
 
 void make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail(path, errno);

@@ -11,6 +11,11 @@
 
 namespace op_tools {
 
+// From the working folder; as it is where the process has none.
+OP_TOOLS_API std::string absolute_path(const std::string& path);
+// For messages: relative where it lies in the working folder.
+OP_TOOLS_API std::string shown_path(const std::string& path);
+
 // Makes it and returns its path. Throws Error with path and system message.
 OP_TOOLS_API std::string claim_run_folder(const std::string& output_dir, std::string_view name, int64_t rank);
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/own_command.h"
+#include "base/run_folder.h"
 #include "base/text_table.h"
 #include "blackbox/stack_dump.h"
 #include "timing/stopwatch.h"
@@ -92,8 +93,9 @@ void StallReports::report(int64_t waited) {
   const std::string text = "OpBlackBox: no call has begun or ended for " + formatted("%.1f", seconds(waited)) +
                            " s: " + described(file_, *stuck);
   write_copy_and_stacks(file_, text);
-  log::warn(text + "; " + op_tools_line({"blackbox", file_.path()}) + " shows the calls, " + file_.path() +
-            ".stacks has the stacks, " + file_.path() + ".copy the calls as they are now");
+  const std::string path = shown_path(file_.path());
+  log::warn(text + "; " + op_tools_line({"blackbox", path}) + " shows the calls, " + path + ".stacks has the stacks, " +
+            path + ".copy the calls as they are now");
 }
 
 }  // namespace op_tools

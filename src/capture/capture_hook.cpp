@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/read_options.h"
+#include "base/run_folder.h"
 #include "base/text_table.h"
 #include "calls/call_meta.h"
 #include "calls/packed_values.h"
@@ -363,7 +364,7 @@ void CaptureHook::scope_left() {
   }
   std::ostringstream text;
   text << "OpCapture: " << calls << " calls of " << summary.rows.size() << " ops, " << backward << " backward passes, "
-       << bytes_text(summary.bytes_on_disk) << (summary.root.empty() ? "" : " in " + summary.root);
+       << bytes_text(summary.bytes_on_disk) << (summary.root.empty() ? "" : " in " + shown_path(summary.root));
   if (summary.skipped) text << "; " << summary.skipped << " calls left out by the limits";
   if (!summary.limit.empty()) text << "; it stopped before the end: " << summary.limit;
   if (unsupported) text << "; " << unsupported << " values had no form in a file (meta.json says which)";

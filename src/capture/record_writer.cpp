@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/run_folder.h"
 #include "base/text_table.h"
 
 namespace op_tools {
@@ -124,8 +125,8 @@ struct RecordWriter::Impl : FlushedAtExit {
     hinted = true;
     static std::atomic<bool> of_process{false};
     if (of_process.exchange(true)) return;
-    log::notice("OpCapture has written " + bytes_text(store->bytes_written()) + " to " + store->root() + " so far; " +
-                kHowToLimit);
+    log::notice("OpCapture has written " + bytes_text(store->bytes_written()) + " to " + shown_path(store->root()) +
+                " so far; " + kHowToLimit);
   }
 
   void write(const SavedCall& call) {

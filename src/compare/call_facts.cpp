@@ -13,6 +13,9 @@ bool is_stray(const CallFacts& facts, const at::Tensor& result, const std::vecto
   const std::string_view base = base_name(facts.name);
   if (facts.device.names_device || !is_torchs_own(facts.name) || !result.is_floating_point()) return false;
   if (has_trait(base, OpTrait::kMoves) || has_trait(base, OpTrait::kGivesData)) return false;
+  // __deepcopy__ is given what was copied before it as well.
+  const bool is_of_first = has_trait(base, OpTrait::kKeepsNumbers) && !inputs.empty() && inputs[0].defined();
+  if (is_of_first && inputs[0].device() == result.device()) return false;
   std::optional<c10::Device> device;
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || (input.dim() == 0 && inputs.size() > 1)) continue;  // numbers go with any device

@@ -431,6 +431,11 @@ void CallJudge::judge_raised(const char* where) {
     return add(Part::kCall, std::nullopt,
                not_judged(Unjudged::kRaised, "its devices were refused: " + observed_.raised));
   }
+  if (!facts_.memory.overlapping.empty()) {
+    return add(Part::kCall, std::nullopt,
+               not_judged(Unjudged::kRaised,
+                          "its inputs share memory, and the reference's copies do not: " + observed_.raised));
+  }
   const RunOutcome& reference = reruns_.reference();
   if (!reference.impossible.empty()) {
     return add(Part::kCall, std::nullopt, not_judged(Unjudged::kNoReference, reference.impossible));

@@ -18,7 +18,7 @@ std::string message_of(const ComparedCall& call, const Check& check, const std::
   std::string text =
       call.name + (check.subject.empty() ? "" : " " + check.subject) + " is wrong: " + explain(check.judgement);
   if (!call.stack.empty()) text += "; called at " + call.stack.front();
-  if (!saved.empty()) text += "; saved in " + saved;
+  if (!saved.empty()) text += "; saved in " + shown_path(saved);
   return printable(text);
 }
 
@@ -251,7 +251,7 @@ void CompareReport::summarize() {
                      std::to_string(summary.ops.size()) + " ops seen were judged";
   if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
   if (summary.not_saved) text += "; " + std::to_string(summary.not_saved) + " failures not saved (the limits)";
-  if (!summary.root.empty()) text += "; files in " + summary.root;
+  if (!summary.root.empty()) text += "; files in " + shown_path(summary.root);
   (summary.failed ? log::warn : log::notice)(text + wrong_table() + right_table(summary));
   if (const std::string unjudged = summary.unjudged_text(); !unjudged.empty()) log::warn("OpAutoCompare: " + unjudged);
 }

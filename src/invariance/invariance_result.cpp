@@ -312,7 +312,9 @@ std::string sentence_of(const Finding& finding) {
 }
 
 std::string command_of(const Finding& finding) {
-  return finding.saved.empty() ? "" : "; to show it with torch alone: op-tools repro " + printable(finding.saved);
+  return finding.saved.empty()
+             ? ""
+             : "; to show it with torch alone: op-tools repro " + printable(shown_path(finding.saved));
 }
 
 void InvarianceResult::Faults::add(const Variation& variation) {
@@ -479,7 +481,7 @@ void InvarianceReport::summarize() const {
                      std::to_string(summary.unjudged.total()) + " not judged, " +
                      std::to_string(summary.varied.total()) + " NOT KEPT" + untold_text();
   if (summary.left_out) text += "; " + std::to_string(summary.left_out) + " calls left out by the limits";
-  if (!summary.root.empty()) text += "; files in " + summary.root;
+  if (!summary.root.empty()) text += "; files in " + shown_path(summary.root);
   text += "\n" + text_table(columns, lines);
   for (const auto& [device, faults] : summary.faults) text += "\n" + faults_text(device, faults);
   (summary.varied.total() ? log::warn : log::notice)(text);

@@ -177,7 +177,7 @@ void MemoryHook::scope_left() {
   }
   text += "\n  " + count_text(leaks, "leaking place") + ", " + count_text(summary.overwrites.size(), "write") +
           " outside of a block";
-  if (!summary.root.empty()) text += "; files in " + summary.root;
+  if (!summary.root.empty()) text += "; files in " + shown_path(summary.root);
   if (summary.steps < kFewestSteps) {
     text += "\n  growth was not judged: " + count_text(static_cast<size_t>(summary.steps), "step") + " ended, " +
             std::to_string(kFewestSteps) + " are needed; step() ends a step, as an optimizer's step does in " +

@@ -296,7 +296,7 @@ void ObserveHook::scope_left() {
   if (summary.left_out)
     text += "; " + std::to_string(summary.left_out) + " calls of further kinds are not in the table";
   if (!summary.root.empty())
-    text += "; " + std::to_string(summary.written) + " rows in " + summary.root + "/calls.jsonl";
+    text += "; " + std::to_string(summary.written) + " rows in " + shown_path(summary.root) + "/calls.jsonl";
   log::notice(text);
 }
 

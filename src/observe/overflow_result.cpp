@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/run_folder.h"
 
 namespace op_tools {
 namespace {
@@ -91,7 +92,7 @@ std::string sentence_of(const OverflowResult::Finding& finding) {
           describe(Size{shape}) + ") from finite inputs";
   if (!call.module.empty()) text += ", in " + call.module;
   if (!call.stack.empty()) text += ", called from " + call.line();
-  if (!finding.saved.empty()) text += "; saved in " + finding.saved;
+  if (!finding.saved.empty()) text += "; saved in " + shown_path(finding.saved);
   return printable(text);
 }
 
@@ -106,7 +107,7 @@ std::string closing_line(const OverflowResult& result) {
                    [](const OverflowResult::Finding& finding) { return finding.producer && !finding.expected; });
   if (first != result.findings.end())
     text += "; first: " + first->call.name + " in step " + std::to_string(first->call.step);
-  if (!result.root.empty() && result.failure.empty()) text += "; " + result.root + "/overflow.jsonl";
+  if (!result.root.empty() && result.failure.empty()) text += "; " + shown_path(result.root) + "/overflow.jsonl";
   return text;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/run_folder.h"
 #include "base/stop_program.h"
 #include "coverage/coverage.h"
 #include "coverage/coverage_text.h"
@@ -148,7 +149,7 @@ void RecordHook::scope_left() {
     log::warn("OpRecord: jitter= changed nothing: no module was called with a floating-point tensor");
   }
   const RecordResult summary = result();
-  log::notice("OpRecord: " + std::to_string(summary.calls) + " calls in " + summary.path + ", " +
+  log::notice("OpRecord: " + std::to_string(summary.calls) + " calls in " + shown_path(summary.path) + ", " +
               std::to_string(summary.bytes / 1000) + " kB");
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/run_folder.h"
 #include "coverage/coverage.h"
 #include "hooks/backward_pass.h"
 #include "hooks/graph_capture.h"
@@ -196,7 +197,7 @@ void TimeHook::scope_left() {
     text << "; " << in_graph << " calls left alone: their device was recording a graph";
   }
   if (records.overflowed) text << "; " << records.overflowed << " calls are not in the trace (max_calls)";
-  if (const std::string root = run_->files.root(); !root.empty()) text << "; files in " << root;
+  if (const std::string root = run_->files.root(); !root.empty()) text << "; files in " << shown_path(root);
   text << "\n" << time_table(time_rows(records, TimeGroup::kOp, {}), kLinesAtEnd);
   log::notice(text.str());
 }

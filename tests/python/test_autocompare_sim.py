@@ -1,5 +1,7 @@
 """OpAutoCompare on a device: nothing is blamed that is right, and each planted fault is found where it is."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -128,6 +130,27 @@ def test_what_raises_on_the_device_alone_is_found_and_raises_as_before(level, ki
         torch.exp(x)
     (row,) = tool.result().failures
     assert row["kind"] == "raised" and "planted" in row["reason"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_refusal_of_overlapping_memory_is_no_fault(level):
+    x = on_device(4, 4)
+    with op_tools.OpAutoCompare(level=level) as tool:
+        for work in (lambda: x[1:].mul_(x[:-1]), lambda: x.add_(x.t()), lambda: torch.add(x, 1, out=x.t())):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                work()
+    result = tool.result()
+    assert result.failed == 0
+    reasons = [row.reason for row in result.rows if row.verdict == "not judged"]
+    assert sum("its inputs share memory" in reason for reason in reasons) == 3
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_deep_copy_of_tensors_on_several_devices_is_right(level):
+    state = {"moment": on_device(3), "step": torch.tensor(2.0)}
+    with op_tools.OpAutoCompare(level=level) as tool:
+        copied = copy.deepcopy(state)
+    assert tool.result().failed == 0 and copied["step"].device.type == "cpu"
 
 
 @pytest.mark.parametrize("level", LEVELS)

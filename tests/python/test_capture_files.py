@@ -423,7 +423,7 @@ def test_runs_of_the_same_minute_get_folders_of_their_own():
             torch.neg(torch.ones(1))
         roots.append(tool.result().root)
     assert len(set(roots)) == 3
-    assert all(Path(root).is_dir() and Path(root).parent == Path("op_capture_result/0") for root in roots)
+    assert all(Path(root).is_dir() and Path(root).parent == Path("op_capture_result/0").absolute() for root in roots)
 
 
 def test_run_that_recorded_nothing_leaves_no_folder(tmp_path):

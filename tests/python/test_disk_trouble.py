@@ -213,3 +213,41 @@ print(verdicts.count("agrees"), verdicts.count("differs"), len(calls.read_text()
     assert 0 < agrees < 50 and differs == 1 and 0 < calls < 100
     full = [line for line in done.stderr.splitlines() if "further rows are left out" in line]
     assert len(full) == 2 and all("OP_TOOLS_MAX_ROWS_GB" in line for line in full)
+
+
+CHANGES_FOLDER = """
+import os, torch, op_tools, op_tools.sim_device as sim
+
+x = torch.ones(4, 4, device="sim")
+os.makedirs("work", exist_ok=True)
+with op_tools.TOOL(WHERE) as tool, sim.fault("nan", "aten::exp"):
+    x + x
+    os.chdir("work")
+    x.exp()
+    x @ x
+print(tool.result().coverage.lost, tool.coverage().off)
+"""
+
+WRITERS_OF_RUNS = {
+    "OpCapture": "meta.json",
+    "OpAutoCompare": "input.pth",
+    "OpObserve": "calls.jsonl",
+    "OpOverflowCheck": "overflow.jsonl",
+    "OpTimeMeasure": "calls.csv",
+    "OpMemoryCheck": "memory.csv",
+    "OpRecord": "*.oprec",
+    "OpBlackBox": "*.blackbox",
+    "OpInvariance": "invariance.jsonl",
+}
+
+
+@pytest.mark.parametrize("where", ["", "output_dir='out'"], ids=["default", "out"])
+@pytest.mark.parametrize("tool", WRITERS_OF_RUNS)
+def test_results_are_in_the_folder_in_which_a_program_began(tool, where, python, tmp_path):
+    text = CHANGES_FOLDER.replace("TOOL", tool).replace("WHERE", where)
+    done = python(text)
+    assert "op_tools error" not in done.stderr and "{} False" in done.stdout
+    begun = tmp_path / "out" if where else tmp_path
+    assert list(begun.rglob(WRITERS_OF_RUNS[tool]))
+    assert tool in ("OpRecord", "OpBlackBox") or list(begun.rglob("coverage.json"))
+    assert not list((tmp_path / "work").rglob("*.*"))

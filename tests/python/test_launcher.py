@@ -84,6 +84,32 @@ def test_a_module_runs_as_python_runs_it(op_tools_command, tmp_path):
     assert list(tmp_path.glob("op_capture_result/0/*/torch.Tensor.exp/*/input.pth"))
 
 
+# By name: those that Python's own __main__ module, an archive and a stream that the program closes would end.
+PROGRAMS = {
+    "builtins.py": "print(__builtins__.len([1]), type(__loader__).__name__)",
+    "closed.py": "import sys; print('last', flush=True); sys.stdout.close()",
+    "none.py": "import sys; print('last', flush=True); sys.stdout = None",
+    "syntax.py": "def f(:",
+    "folder/__main__.py": "import sys; print(sys.argv, __name__)",
+    "archive.zip": "import sys; print(sys.argv, __name__)",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_any_form_ends_as_without_us(name, op_tools_command, tmp_path):
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("__main__.py", PROGRAMS[name])
+    else:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(PROGRAMS[name])
+    words = name.removesuffix("/__main__.py"), "x"
+    plain = op_tools_command(*words, program=(), fresh=True)
+    tooled = op_tools_command("run", "--time", "-q", *words, fresh=True)
+    assert (tooled.returncode, tooled.stdout) == (plain.returncode, plain.stdout)
+    assert ("op_tools" in tooled.stderr, tooled.stderr.splitlines()[-1:]) == (False, plain.stderr.splitlines()[-1:])
+
+
 def test_an_exception_and_a_signal_end_the_program_as_without_us(op_tools_command, tmp_path):
     (tmp_path / "raises.py").write_text("import torch\ntorch.ones(2).exp()\nraise KeyError('mine')")
     done = op_tools_command("run", "--capture", "raises.py")
