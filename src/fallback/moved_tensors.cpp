@@ -349,7 +349,8 @@ size_t MovedTensors::bytes() const {
 }
 
 std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges, const std::vector<at::Tensor>& outputs,
-                                     const std::vector<at::Tensor>& output_gradients, bool keep_graph) {
+                                     const std::vector<at::Tensor>& output_gradients, bool keep_graph,
+                                     bool create_graph) {
   torch::autograd::edge_list roots, wanted;
   variable_list arriving;
   for (size_t i = 0; i < outputs.size() && i < output_gradients.size(); ++i) {
@@ -366,7 +367,7 @@ std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges, con
   std::vector<at::Tensor> result(edges.size());
   if (roots.empty() || wanted.empty()) return result;
   const variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
-      roots, arriving, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+      roots, arriving, keep_graph, create_graph, /*accumulate_grad=*/false, wanted);
   size_t next = 0;
   for (size_t i = 0; i < edges.size(); ++i) {
     if (edges[i]) result[i] = arrived[next++];

@@ -76,6 +76,7 @@ class OP_TOOLS_API MovedTensors {
 // and in their dtypes: undefined where there is none. Outputs without history and undefined gradients are left out.
 OP_TOOLS_API std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges,
                                                   const std::vector<at::Tensor>& outputs,
-                                                  const std::vector<at::Tensor>& output_gradients, bool keep_graph);
+                                                  const std::vector<at::Tensor>& output_gradients, bool keep_graph,
+                                                  bool create_graph = false);
 
 }  // namespace op_tools
