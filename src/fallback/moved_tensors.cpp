@@ -200,9 +200,9 @@ class MovedTensors::Copier {
     } else {
       Region& region = region_of(from);
       // A tensor that is contiguous in memory from an odd place on is copied as a region, for its alignment.
-      const bool as_it_lies = keeps_offsets_ && ((in_place && is_shared_until_written(from)) ||
-                                                 (region.begin % kAlign != 0 && from.is_non_overlapping_and_dense() &&
-                                                  from.numel() != 0));
+      const bool as_it_lies =
+          keeps_offsets_ && ((in_place && is_shared_until_written(from)) ||
+                             (region.begin % kAlign != 0 && from.is_non_overlapping_and_dense() && from.numel() != 0));
       const bool alone = region.tensors == 1 && shows_each_once(from) && !as_it_lies;
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
       if (from.is_conj()) copy._set_conj(true);

@@ -146,7 +146,7 @@ ROUNDING_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("backend", [zeros, "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", [zeros, "inductor"])
 @pytest.mark.parametrize("name", ROUNDING_ERRORS)
 def test_the_error_of_a_cast_that_float64_has_not_is_no_limit_within_which_zeros_agree(name, backend):
     torch._dynamo.reset()
@@ -154,7 +154,7 @@ def test_the_error_of_a_cast_that_float64_has_not_is_no_limit_within_which_zeros
         torch.compile(ROUNDING_ERRORS[name], backend=backend)(torch.arange(1, 21).reshape(4, 5) / 7)
     result = tool.result()
     assert result.verdict.value == "not judged"  # inductor may give zeros, too: it need not round
-    assert "wide_limits" in result.coverage.gaps()
+    assert "graphs" in result.coverage.gaps()
 
 
 class DetachedBackward(torch.autograd.Function):

@@ -60,8 +60,8 @@ struct RunVariant {
     kOnDevice,          // where the program ran it, in its own dtypes, from inputs in fresh memory
   };
   bool in_own_dtypes() const {
-    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kUnwritten ||
-           kind == Kind::kInGraph || kind == Kind::kOnDevice;
+    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kUnwritten || kind == Kind::kInGraph ||
+           kind == Kind::kOnDevice;
   }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
