@@ -182,7 +182,9 @@ def penalty(function):
 def test_a_backward_that_cannot_be_differentiated_again_is_found():
     torch._dynamo.reset()
     with op_tools.OpAutoCompare() as tool:
-        wrong = penalty(torch.compile(lambda a, w: (a * w) ** 2, backend=lambda *_: lambda *args: (DetachedBackward.apply(*args),)))
+        wrong = penalty(
+            torch.compile(lambda a, w: (a * w) ** 2, backend=lambda *_: lambda *args: (DetachedBackward.apply(*args),))
+        )
     assert not torch.equal(wrong, penalty(lambda a, w: (a * w) ** 2))
     result = tool.result()
     assert result.verdict.value == "differs"
