@@ -6,6 +6,7 @@ running code that is in them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from .._base.verdict import Verdict
 from .._torch.operator_support import refused
 from .case import Case, PreparedCall, make_call
 from .repeat import Generators, Outputs, digest_of, find_differences
-from .rows import DIFFERS, ERROR, NOT_JUDGED, UNSUPPORTED, Row, row_of
+from .rows import AGREES, DIFFERS, ERROR, NOT_JUDGED, ROWS_FILE, UNSUPPORTED, Row, row_of, rows_below
 from .verdict import CPU, Judge, run_call
 
 FORMAT = 1
@@ -160,14 +161,23 @@ class Golden:
         self.kind: str = facts["kind"]
         self.device = str(facts.get("device", "?"))
 
+    @functools.cached_property
+    def _saved(self) -> set[str]:
+        """The cases that gen says it saved; none where its rows are not in the folder."""
+        if not any(self.folder.glob(f"{Path(ROWS_FILE).stem}*.jsonl")):
+            return set()
+        return {case for case, rows in rows_below(self.folder).items() if any(row.status == AGREES for row in rows)}
+
     def of(self, case: Case) -> tuple[list[Any], list[Any]] | None:
         """(results, gradients): tensors on the CPU, or digests; None: this case was not saved.
 
         Raises:
-            op_tools.Error: its file is damaged.
+            op_tools.Error: its file is damaged, or was saved and is gone.
         """
         path = _file_of(self.folder, case.id)
         if not path.is_file():
+            if case.id in self._saved:
+                raise Error(f"{path}: is gone, and gen saved it")
             return None
         content = load(path)
         if not isinstance(content, dict) or content.get("case") != case.id:

@@ -116,6 +116,8 @@ struct GradientPasses::Pass {
   std::vector<at::Tensor> inner;  // by output: the part that comes from the call's own nodes; empty while there is none
   std::vector<at::Tensor> sums;   // by target
   std::vector<bool> wanted;       // by target: the pass was asked for the gradients behind it
+  std::vector<bool> in_graph;     // by target: a part of the gradient has a gradient function
+  bool makes_graph = false;       // create_graph
   std::string failure;
   std::shared_ptr<void> held;  // OnBackward::begins
   bool unreadable = false;
@@ -145,7 +147,7 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
     }
     std::lock_guard<std::mutex> lock(mutex_);
     Pass& pass = pass_of(task);
-    if (makes_graph) graph_made_ = true;
+    if (makes_graph) graph_made_ = pass.makes_graph = true;
     if (!failure.empty()) pass.failure = failure;
     if (unreadable) pass.unreadable = true;
     try {
@@ -179,8 +181,11 @@ void GradientPasses::base_node_runs(const GradientRoutes& routes, const Gradient
 }
 
 void GradientPasses::part_node_ran(const GradientRoutes& routes, const Gradients& gradients) {
-  node_ran(routes, gradients, Borrow::kLast, [](Pass& pass, size_t target, const at::Tensor& gradient) {
+  node_ran(routes, gradients, Borrow::kLast, [&](Pass& pass, size_t target, const at::Tensor& gradient) {
     pass.sums[target] = sum_of(pass.sums[target], gradient);
+    const auto leads_there = [&](const auto& route) { return route.second == target; };
+    const auto route = std::find_if(routes.begin(), routes.end(), leads_there);
+    if (gradients[route->first].requires_grad()) pass.in_graph[target] = true;
   });
 }
 
@@ -253,6 +258,7 @@ GradientPasses::Pass& GradientPasses::pass_of(int task) {
   pass->may_enter_inside = graph_made_;
   pass->outputs.resize(outputs_);
   pass->sums.resize(targets_.size());
+  pass->in_graph.resize(targets_.size());
   if (on_backward_.begins) pass->held = on_backward_.begins();
   // Nothing of the subgraph that leads to a target has run before its first hook: the nodes live.
   const auto* executed = torch::autograd::get_current_graph_task_exec_info();
@@ -287,6 +293,7 @@ void GradientPasses::report(Pass& pass) {
     if (!pass.failure.empty()) throw std::runtime_error(pass.failure);
     gradients.outputs = std::move(pass.outputs);
     gradients.inputs.resize(inputs_);
+    if (pass.makes_graph) gradients.in_graph.resize(inputs_);
     c10::SmallVector<size_t, 2> mixed;
     {
       InternalGuard guard;
@@ -302,7 +309,10 @@ void GradientPasses::report(Pass& pass) {
         }
         const at::Tensor part = as_of_input(targets_[i], std::move(pass.sums[i]));
         const at::Tensor sum = sum_of(gradients.inputs[targets_[i].inputs.front()], part);
-        for (const size_t input : targets_[i].inputs) gradients.inputs[input] = sum;
+        for (const size_t input : targets_[i].inputs) {
+          gradients.inputs[input] = sum;
+          if (pass.in_graph[i] && pass.makes_graph) gradients.in_graph[input] = true;
+        }
       }
     }
     pass.sums.clear();

@@ -51,6 +51,9 @@ struct CallGradients {
   // reached them as well (above); theirs are undefined. A defined gradient is the whole gradient of this pass in either
   // case.
   bool complete = true;
+  // By input tensor, of a pass that makes a graph (create_graph=True): the gradient has a gradient function. Empty: the
+  // pass makes none.
+  std::vector<bool> in_graph = {};
 };
 
 // True for the nodes that torch generates (derivatives.yaml): they do not write into the gradients that they receive,

@@ -242,6 +242,15 @@ bool CallJudge::lacks_gradient_function(size_t index) {
          !observed_.requires_grad[index];
 }
 
+// A gradient of a pass with create_graph=True: nothing raises, and a gradient penalty loses its gradient.
+bool CallJudge::is_lost_for_second_order(size_t index) {
+  const std::vector<bool>& in_graph = observed_.gradients_in_graph;
+  if (index >= in_graph.size() || in_graph[index]) return false;
+  const RunOutcome& eager = reruns_.variant({RunVariant::Kind::kInGraph});
+  return eager.returned() && index < eager.gradients.size() && eager.gradients[index].defined() &&
+         eager.gradients[index].requires_grad();
+}
+
 bool CallJudge::shows_unwritten_memory(size_t leaf) {
   if (!facts_.pass.graph.has_unwritten_memory) return false;
   const auto filled = [&](UnwrittenFill fill) {
@@ -544,6 +553,13 @@ std::vector<Check> CallJudge::gradients() {
         ResultJudge::Subject::kGradient);
     look_at_strides(gradient, wanted, &judgement);
     add(Part::kGradient, i, std::move(judgement), gradient);
+    if (is_lost_for_second_order(i)) {
+      add(Part::kGradient, i,
+          differs("no gradient",
+                  "with create_graph=True it has no gradient function, and run eagerly it has: what the program makes "
+                  "of it gives no gradient"),
+          gradient);
+    }
   }
   return std::move(checks_);
 }

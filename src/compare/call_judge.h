@@ -61,6 +61,7 @@ class OP_TOOLS_API CallJudge {
   void look_at_memory(size_t tensor_index, TensorVerdict* judgement);
   std::string fault_of_sharing(size_t tensor_index);
   bool lacks_gradient_function(size_t tensor_index);
+  bool is_lost_for_second_order(size_t gradient);
   bool shows_unwritten_memory(size_t leaf);
   std::vector<int64_t> expected_strides(size_t tensor_index);
   std::vector<int64_t> strides_without_data(size_t tensor_index);

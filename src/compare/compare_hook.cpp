@@ -16,6 +16,7 @@
 #include "compare/pending_comparison.h"
 #include "compare/rerun/live_call.h"
 #include "compare/rerun/program_errors.h"
+#include "hooks/backward_frame.h"
 #include "hooks/backward_pass.h"
 #include "hooks/call_sampling.h"
 #include "hooks/graph_frame.h"
@@ -293,6 +294,8 @@ void CompareHook::Impl::backward(OpCall& call) {
   observed->facts.pass.incomplete = call.incomplete;
   observed->at_once = is_judged_at_once(observed->facts);
   observed->run.raised = call.error;
+  const auto* const gradients = dynamic_cast<const GradientsInGraph*>(&call.frame());
+  if (gradients && observed->facts.pass.of_graph) observed->run.gradients_in_graph = gradients->in_graph();
   for (const Value& values : {call.args(), call.result()}) {
     wait_for_program(kNames.tool, flatten_tensors(values), "after the backward of", call);
   }

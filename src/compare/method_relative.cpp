@@ -77,6 +77,7 @@ class Relative {
 
  private:
   static constexpr int64_t kDoubtless = 16;
+  static constexpr double kRoundingAlone = 16;
 
   // As long as a criterion is broken.
   void widen_limits(const at::Tensor& golden, const TensorDiff& error, const TensorDiff& reference_error, bool alone) {
@@ -420,8 +421,22 @@ class Relative {
       if (golden_.defined() && worst.metric == Deciding::kMaxUlp) find_worst_by_ulp(result_, golden_, &error_);
       if (golden_.defined()) take_worst(error_);
     }
-    verdict_.wide_limit = zeros_agree(golden_.defined() ? error_ : verdict_.diff);
+    // Where golden is zero and the CPU's result is not, its size is the CPU's: what is left of a rounding which float64
+    // does not have (x - x.bfloat16().float() of a graph, whose dtypes become float64).
+    const bool has_size = golden_.defined() && error_.golden_max > 0;
+    verdict_.wide_limit = zeros_agree(has_size ? error_ : verdict_.diff);
+    if (verdict_.wide_limit && verdict_.verdict == Verdict::kAgrees && is_rounding_alone()) {
+      return not_judged(Unjudged::kUndetermined, "it is rounding alone: in float64 it is " +
+                                                     number_text(error_.golden_max) + " at most, on the CPU " +
+                                                     number_text(verdict_.diff.golden_max));
+    }
     return verdict_;
+  }
+
+  // Of a compiled graph, in which a compiler may leave roundings out.
+  bool is_rounding_alone() const {
+    return context_.rounds_inside && !context_.hands_out && golden_.defined() && reference_.defined() &&
+           verdict_.diff.golden_max > kRoundingAlone * error_.golden_max;
   }
 
   // Of zeros, errors are as large as the values.

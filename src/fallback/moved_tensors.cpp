@@ -79,6 +79,10 @@ bool is_widened_fast(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
+bool is_sparse(const at::Tensor& tensor) {
+  return tensor.layout() != at::kStrided;
+}
+
 // No two elements share a place in memory, as far as the strides show.
 bool shows_each_once(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
@@ -100,7 +104,9 @@ bool shows_each_once(const at::Tensor& tensor) {
 class MovedTensors::Copier {
  public:
   Copier(const std::vector<at::Tensor>& originals, const Target& target, GradientsGo gradients)
-      : target_(target), gradients_(gradients) {
+      : target_(target),
+        gradients_(gradients),
+        keeps_offsets_(std::none_of(originals.begin(), originals.end(), is_sparse)) {
     for (const at::Tensor& original : originals) add(original);
     {
       const InternalGuard guard;
@@ -194,8 +200,10 @@ class MovedTensors::Copier {
     } else {
       Region& region = region_of(from);
       // A tensor that is contiguous in memory from an odd place on is copied as a region, for its alignment.
-      const bool alone = region.tensors == 1 && shows_each_once(from) && !(in_place && is_shared_until_written(from)) &&
-                         (region.begin % kAlign == 0 || !from.is_non_overlapping_and_dense() || from.numel() == 0);
+      const bool as_it_lies =
+          keeps_offsets_ && ((in_place && is_shared_until_written(from)) ||
+                             (region.begin % kAlign != 0 && from.is_non_overlapping_and_dense() && from.numel() != 0));
+      const bool alone = region.tensors == 1 && shows_each_once(from) && !as_it_lies;
       copy = alone ? copy_alone(entry) : copy_shared(entry, region);
       if (from.is_conj()) copy._set_conj(true);
       if (from.is_neg()) copy._set_neg(true);
@@ -244,7 +252,7 @@ class MovedTensors::Copier {
   // Through the device's own operators, so that vendors with memory formats of their own give plain numbers: a flat
   // view over the range.
   void copy_region(const Entry& entry, Region& region) {
-    if (entry.dtype == entry.original.scalar_type() && entry.original.device() == entry.device &&
+    if (keeps_offsets_ && entry.dtype == entry.original.scalar_type() && entry.original.device() == entry.device &&
         is_shared_until_written(entry.original)) {
       region.copy = c10::Storage(c10::impl::cow::lazy_clone_storage(*entry.original.storage().unsafeGetStorageImpl()));
       memory_.emplace(region.copy.unsafeGetStorageImpl(), Memory{&entry, region.base});
@@ -252,13 +260,16 @@ class MovedTensors::Copier {
     }
     const size_t item = region.finest->itemsize();
     const at::ScalarType dtype = target_.cast ? entry.dtype : region.finest->scalar_type();
-    region.base = region.begin < region.end ? region.begin / kAlign * kAlign : 0;
+    const size_t align = keeps_offsets_ ? kAlign : item;
+    region.base = region.begin < region.end ? region.begin / align * align : 0;
     const auto count = region.begin < region.end ? static_cast<int64_t>((region.end - region.base) / item) : 0;
     const at::Tensor flat = at::_ops::as_strided::call(
         without_bits(*region.finest), c10::SymIntArrayRef({c10::SymInt(count)}), c10::SymIntArrayRef({c10::SymInt(1)}),
         c10::SymInt(static_cast<int64_t>(region.base / item)));
-    const at::Tensor copy = at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(count)}), dtype,
-                                                                at::kStrided, entry.device, std::nullopt, std::nullopt);
+    const at::Tensor memory =
+        at::_ops::empty_memory_format::call(c10::SymIntArrayRef({c10::SymInt(keeps_offsets_ ? count : 2 * count)}),
+                                            dtype, at::kStrided, entry.device, std::nullopt, std::nullopt);
+    const at::Tensor copy = keeps_offsets_ ? memory : memory.narrow(0, 0, count);
     at::_ops::copy_::call(const_cast<at::Tensor&>(copy), flat, /*non_blocking=*/false);
     bytes_ += copy.nbytes();
     region.copy = copy.storage();
@@ -289,6 +300,11 @@ class MovedTensors::Copier {
 
   const Target target_;
   const GradientsGo gradients_;
+  // False: a sparse tensor is among the originals. Operators of torch that take a dense tensor beside it count its
+  // storage offset twice (`dense.add_(sparse)` on the CPU, torch 2.13), and write past the end of a storage that has no
+  // more than the shown range: the range begins at the copy's first element, and has room behind it for tensors that
+  // begin within it.
+  const bool keeps_offsets_;
   std::deque<Entry> entries_;  // stable addresses
   std::unordered_map<const void*, const Entry*> by_original_, by_copy_;
   std::map<std::pair<const void*, at::ScalarType>, Region> regions_;
@@ -333,7 +349,8 @@ size_t MovedTensors::bytes() const {
 }
 
 std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges, const std::vector<at::Tensor>& outputs,
-                                     const std::vector<at::Tensor>& output_gradients, bool keep_graph) {
+                                     const std::vector<at::Tensor>& output_gradients, bool keep_graph,
+                                     bool create_graph) {
   torch::autograd::edge_list roots, wanted;
   variable_list arriving;
   for (size_t i = 0; i < outputs.size() && i < output_gradients.size(); ++i) {
@@ -350,7 +367,7 @@ std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges, con
   std::vector<at::Tensor> result(edges.size());
   if (roots.empty() || wanted.empty()) return result;
   const variable_list arrived = torch::autograd::Engine::get_default_engine().execute(
-      roots, arriving, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+      roots, arriving, keep_graph, create_graph, /*accumulate_grad=*/false, wanted);
   size_t next = 0;
   for (size_t i = 0; i < edges.size(); ++i) {
     if (edges[i]) result[i] = arrived[next++];

@@ -1,7 +1,8 @@
 // A call's tensors somewhere else: on another device, in other dtypes, or both. Memory that the tensors share, their
 // copies share: a storage is copied once (only the range that is shown), a tensor that occurs twice has a single copy,
-// strides, storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved. Memory
-// that is copied on write already is not copied, but shared further. Used by the executors (redirect.h) in both
+// strides, storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved; the place
+// within 64 bytes of memory, too, but beside a sparse tensor. Memory that is copied on write already is not copied, but
+// shared further. Used by the executors (redirect.h) in both
 // directions and by MovedCall (cpu_runner.h). Not shared between threads.
 #pragma once
 
@@ -75,6 +76,7 @@ class OP_TOOLS_API MovedTensors {
 // and in their dtypes: undefined where there is none. Outputs without history and undefined gradients are left out.
 OP_TOOLS_API std::vector<at::Tensor> gradients_at(const std::vector<GradientEdge>& edges,
                                                   const std::vector<at::Tensor>& outputs,
-                                                  const std::vector<at::Tensor>& output_gradients, bool keep_graph);
+                                                  const std::vector<at::Tensor>& output_gradients, bool keep_graph,
+                                                  bool create_graph = false);
 
 }  // namespace op_tools

@@ -15,6 +15,7 @@
 #include "base/op_filter.h"
 #include "base/stop_program.h"
 #include "hooks/argument_key.h"
+#include "hooks/backward_frame.h"
 #include "hooks/backward_pass.h"
 #include "hooks/error_origin.h"
 #include "hooks/failed_backward.h"
@@ -320,12 +321,13 @@ bool tried(const OpCall& op, Call&& call) noexcept {
 }
 
 // Backward of a torch-level call: the engine has run it already, the frame only shows results, or the exception.
-class BackwardFrame final : public Frame {
+class BackwardFrame final : public Frame, public GradientsInGraph {
  public:
   BackwardFrame(const CallGradients& gradients, const std::string& error) : gradients_(gradients), error_(error) {}
   Value args() override { return as_tuple(gradients_.outputs); }
   Value kwargs() override { return make_dict({}); }
   Value result() override { return as_tuple(gradients_.inputs); }
+  const std::vector<bool>& in_graph() const override { return gradients_.in_graph; }
   bool add_arguments(ArgumentKey& key) override { return add(gradients_.outputs, key); }
   bool add_result(ArgumentKey& key) override { return add(gradients_.inputs, key); }
   void proceed() override {

@@ -364,6 +364,10 @@ void CallInvariance::ask_memory() {
   if (has_trait(base_name(name_), OpTrait::kReadsStorageOffset)) {
     return leave(Relation::kMemory, Unjudged::kNoForm, "its arguments name places in memory");
   }
+  const auto is_sparse = [](const at::Tensor& tensor) { return tensor.defined() && tensor.layout() != at::kStrided; };
+  if (std::any_of(call_.tensors().begin(), call_.tensors().end(), is_sparse)) {
+    return leave(Relation::kMemory, Unjudged::kNoForm, "beside a sparse tensor its inputs keep their place in memory");
+  }
   RunChanges moved;
   for (size_t i = 0; i < call_.tensors().size(); ++i) {
     if (!can_have_other_alignment(call_.tensors()[i])) continue;

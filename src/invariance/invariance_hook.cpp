@@ -185,6 +185,10 @@ void InvarianceHook::Impl::forward(OpCall& call, State& state) {
   if (shared.replayable->tensors().size() != state.live.size()) {
     return none(Unjudged::kNoForm, "an input has no plain copy");
   }
+  const auto has_no_memory = [](const at::Tensor& input) { return input.defined() && input._is_zerotensor(); };
+  if (std::any_of(state.live.begin(), state.live.end(), has_no_memory)) {
+    return none(Unjudged::kNoForm, "an input is a zero tensor without memory, and its copy has memory");
+  }
   wait_for_program(kNames.tool, results, "after", call);
   wait_for_program(kNames.tool, state.live, "after", call);
   ObservedRun observed;

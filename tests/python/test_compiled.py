@@ -134,6 +134,107 @@ def test_a_wrong_compiler_is_found(fault):
     assert any(kind in (row.kind, row.reason) or kind in row.reason for row in wrong), wrong
 
 
+def zeros(graph, _):
+    return lambda *args: tuple(torch.zeros_like(y) for y in graph(*args))
+
+
+ROUNDING_ERRORS = {
+    "difference": lambda a: a - a.bfloat16().float(),
+    "times 1e4": lambda a: (a - a.bfloat16().float()) * 1e4,
+    "sum": lambda a: (a - a.half().float()).abs().sum() * 1000,
+    "product": lambda a: (a.to(torch.bfloat16) * 3).float() - a * 3,
+}
+
+
+@pytest.mark.parametrize("backend", [zeros, "inductor"])
+@pytest.mark.parametrize("name", ROUNDING_ERRORS)
+def test_the_error_of_a_cast_that_float64_has_not_is_no_limit_within_which_zeros_agree(name, backend):
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        torch.compile(ROUNDING_ERRORS[name], backend=backend)(torch.arange(1, 21).reshape(4, 5) / 7)
+    result = tool.result()
+    assert result.verdict.value == "not judged"  # inductor may give zeros, too: it need not round
+    assert "graphs" in result.coverage.gaps()
+
+
+class DetachedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x * w) ** 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = (tensor.detach() for tensor in ctx.saved_tensors)
+        return gradient * 2 * x * w * w, gradient * 2 * w * x * x
+
+
+def penalty(function):
+    """The gradient of a weight under a penalty on the gradient of the input."""
+    x = torch.arange(1.0, 4).requires_grad_()
+    w = torch.full((3,), 2.0, requires_grad=True)
+    y = function(x, w)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (y.sum() + gradient.pow(2).sum()).backward()
+    return w.grad
+
+
+def test_a_backward_that_cannot_be_differentiated_again_is_found():
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        wrong = penalty(
+            torch.compile(lambda a, w: (a * w) ** 2, backend=lambda *_: lambda *args: (DetachedBackward.apply(*args),))
+        )
+    assert not torch.equal(wrong, penalty(lambda a, w: (a * w) ** 2))
+    result = tool.result()
+    assert result.verdict.value == "differs"
+    assert [(row.kind, row.phase) for row in result.rows if row.verdict == "differs"] == [("no gradient", "backward")]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, w: (a * w) ** 2,
+        lambda a, w: a * 3 + w,  # its gradients have no gradient function
+        lambda a, w: (a * w).sin() + torch.vmap(torch.dot)(a[:, None], w[:, None]),
+    ],
+)
+def test_a_right_backward_that_is_differentiated_again_is_right(function):
+    torch._dynamo.reset()
+    with op_tools.OpAutoCompare() as tool:
+        result = penalty(torch.compile(function, backend=lambda graph, _: graph))
+    assert torch.equal(result, penalty(function))
+    assert tool.result().verdict.value == "agrees"
+
+
+def test_aot_autograds_backward_under_create_graph_is_right():
+    torch._dynamo.reset()
+    x, w = torch.arange(1.0, 4).requires_grad_(), torch.full((3,), 2.0, requires_grad=True)
+    with op_tools.OpAutoCompare() as tool:
+        y = torch.compile(lambda a, w: (a * w) ** 2, backend="aot_eager")(x, w)
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert tool.result().verdict.value == "agrees"
+
+
+TRANSFORMS = {
+    "vmap": torch.vmap(lambda row: row.sin().sum()),
+    "jacrev": lambda a: torch.func.jacrev(torch.sin)(a[0]),
+    "hessian": lambda a: torch.func.hessian(lambda row: row.sin() @ row)(a[0]),
+    "vmap of grad": torch.vmap(torch.func.grad(lambda row: row.tanh().square().sum())),
+}
+
+
+@pytest.mark.parametrize("backend", ["right", "wrong", "aot_eager"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_graph_that_enters_a_transform_is_judged(name, backend):
+    torch._dynamo.reset()
+    named = {"right": lambda graph, _: graph, "wrong": each(lambda y: y * 1.001)}
+    with op_tools.OpAutoCompare() as tool:
+        torch.compile(TRANSFORMS[name], backend=named.get(backend, backend))(inputs())
+    result = tool.result()
+    assert (result.verdict.value, result.coverage.gaps()) == ("differs" if backend == "wrong" else "agrees", [])
+
+
 def test_it_is_said_how_a_wrong_graph_seems_to_have_been_computed(capfd):
     torch._dynamo.reset()
     step = torch.compile(Block(), backend=WRONG["bfloat16"][0])

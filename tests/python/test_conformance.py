@@ -906,6 +906,14 @@ def test_a_damaged_golden_file_makes_the_run_end_with_status_2(listed, capsys):
     assert counts("result")["error"] == 2 and "2 error" in capsys.readouterr().err
 
 
+def test_a_golden_file_that_gen_wrote_and_that_is_gone_makes_the_run_end_with_status_2(listed, capsys):
+    arguments = ("--device", "cpu", "--list", listed)
+    assert conformance("gen", *arguments, "-o", "golden") == 0
+    next(Path("golden/data").rglob("*.pth")).unlink()
+    assert conformance("run", *arguments, "-o", "result", "--golden", "golden") == 2
+    assert counts("result")["error"] == 1 and "1 error" in capsys.readouterr().err
+
+
 def test_bits_are_compared_as_digests_are():
     row = torch.arange(1 << 20, dtype=torch.float32)  # four megabytes, which are compared in pieces
     late = row.clone()

@@ -997,3 +997,41 @@ def test_the_proof_of_the_table_sees_a_wrong_batch():
     with sim.fault("batch_position", ops="aten::cumsum", scale=2.0), op_tools.OpInvariance(level="aten") as tool:
         x.cumsum(1)
     assert [row for row in tool.result().rows if row.max_abs > 1e-9]
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("offset", [0, 50])
+@pytest.mark.parametrize("name", ["OpInvariance", "OpAutoCompare"])
+def test_a_program_with_a_sparse_addend_lives(name, offset, level, tmp_path):
+    """torch's own kernel counts the offset twice: copies with an offset of ours would be written past their end."""
+    code = f"""
+import torch, op_tools
+dense = torch.zeros(300)[{offset}:{offset} + 100].view(20, 5)
+with op_tools.{name}(level="{level}") as tool:
+    dense.add_(torch.ones(20, 5).to_sparse())
+print("alive", tool.result().verdict.value)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("alive")
+    if offset == 0:
+        assert run.stdout != "alive differs\n"
+
+
+def test_beside_a_sparse_tensor_the_alignment_is_not_judged():
+    dense, sparse = torch.zeros(4, 5), torch.ones(4, 5).to_sparse()
+    with op_tools.OpInvariance(repeats=1) as tool:
+        dense.add_(sparse)
+    result = tool.result()
+    assert result.kept["memory"] == 0 and any("sparse" in reason for reason in result.reasons)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_zero_tensors_without_memory_are_not_judged(level):
+    x = torch.tensor([-0.4, 1.4, -2.6])
+    with op_tools.OpInvariance(level=level) as tool:
+        torch._efficientzerotensor((3,)) * x
+        torch.func.hessian(lambda y: y.sin() @ y)(x)
+    assert tool.result().rows == []
+    assert tool.result().verdict.value == "not judged"

@@ -26,12 +26,17 @@
 namespace op_tools {
 namespace {
 
+// Functorch's, of which a compiled graph may enter a transform itself (torch.vmap, torch.func.jacrev).
+constexpr c10::DispatchKeySet kFunctorchKeys =
+    c10::functorch_transforms_ks | c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                                        c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+
 // The dispatcher's keys for a run in the state of the program's call: autograd and autocast as they were there, nothing
-// of modes and transforms, and never us.
+// of its modes and transforms, and never us.
 c10::impl::LocalDispatchKeySet without_modes(const c10::impl::LocalDispatchKeySet& program) {
   c10::impl::LocalDispatchKeySet keys = program;
   keys.included_ = keys.included_ - kModeKeys;
-  keys.excluded_ = keys.excluded_ | kModeKeys;
+  keys.excluded_ = keys.excluded_ | (kModeKeys - kFunctorchKeys);
   return keys;
 }
 

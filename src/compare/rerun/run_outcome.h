@@ -32,6 +32,7 @@ struct RunOutcome {
   std::vector<std::vector<int64_t>> shared;
   std::vector<bool> requires_grad;                 // by tensor of the result
   std::vector<at::Tensor> gradients;               // of a backward pass, by tensor index; undefined where there is none
+  std::vector<bool> gradients_in_graph;            // observed, of a compiled graph: CallGradients::in_graph
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
   bool returned() const { return raised.empty() && impossible.empty(); }
@@ -55,10 +56,12 @@ struct RunVariant {
     kWideIntegers,      // on the CPU, integers in 64 bits
     kMiddleIntegers,    // on the CPU, integers in 32 bits
     kUnwritten,         // kReference, with the unwritten memory of a graph's operators filled: UnwrittenFill(sample)
+    kInGraph,           // kReference, whose backward pass makes a graph (create_graph=True)
     kOnDevice,          // where the program ran it, in its own dtypes, from inputs in fresh memory
   };
   bool in_own_dtypes() const {
-    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kUnwritten || kind == Kind::kOnDevice;
+    return kind == Kind::kReference || kind == Kind::kPerturbed || kind == Kind::kUnwritten || kind == Kind::kInGraph ||
+           kind == Kind::kOnDevice;
   }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||

@@ -274,6 +274,7 @@ DtypeMap dtypes_of(const RunVariant& variant, std::optional<c10::ScalarType> aut
     case RunVariant::Kind::kPerturbed:
     case RunVariant::Kind::kUnwritten:
     case RunVariant::Kind::kMeta:
+    case RunVariant::Kind::kInGraph:
     case RunVariant::Kind::kOnDevice:
       return nullptr;
     case RunVariant::Kind::kFloat32Perturbed:
@@ -457,7 +458,8 @@ std::vector<at::Tensor> VariantInputs::input_gradients(const std::vector<at::Ten
                                                        const std::vector<at::Tensor>& recorded) const {
   std::optional<ChangedResults> changed;
   if (gradient_reads_result_ && variant_.changes_inputs()) changed.emplace(outputs, recorded, variant_, autocast_);
-  return gradients_at(edges(), outputs, output_gradients, /*keep_graph=*/false);
+  const bool create_graph = variant_.kind == RunVariant::Kind::kInGraph;
+  return gradients_at(edges(), outputs, output_gradients, /*keep_graph=*/create_graph, create_graph);
 }
 
 std::vector<GradientEdge> VariantInputs::edges() const {
