@@ -15,6 +15,7 @@ struct HostFunctions {
   pybind11::handle program_start;    // () -> dict
   pybind11::handle count_flops;      // (name, is_backward, args, kwargs) -> int
   pybind11::handle advice;           // (item, level) -> str
+  pybind11::handle gathers_collectives;  // () -> bool
 };
 const HostFunctions& host_functions();  // null until the package is imported
 

@@ -174,6 +174,7 @@ def install_host(
     program_start: Callable[[], dict[str, str]],
     count_flops: Callable[[str, bool, tuple[Any, ...], dict[str, Any]], int],
     advice: Callable[[str, str], str],
+    gathers_collectives: Callable[[], bool],
     op_tools_command: str,
     replay_command: str,
 ) -> None: ...

@@ -73,7 +73,7 @@ class ManyRuns(Result):
     accounts: dict[str, Coverage] = field(default_factory=dict)
     """Which calls the runs saw and did not see, by the paths of their recordings, where these say so."""
     missing: list[str] = field(default_factory=list)
-    """Steps that a process did not compare which shared the work."""
+    """Ranks that have no file in the folder of their run, and steps that a process did not compare which shared the work."""
     calls: dict[str, int] = field(default_factory=dict)
     """Of all runs, those with results: how many were `compared`, and how many of the others had `own_inputs` (bits that no other run
     gave the call), were `drawn` (random numbers and data of ranks), have `no_values` or `no_partner`."""
@@ -235,7 +235,8 @@ class _Reader:
 
 def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRuns | None:
     """As compare_many(), with the steps shared out among processes: the result of all on the first, elsewhere None."""
-    recordings = [(rank, read) for run in runs for rank, read in find_run(run).items()]
+    found = [find_run(run) for run in runs]
+    recordings = [(rank, read) for run in found for rank, read in run.items()]
     parts = _all_steps(recordings[0][1](), len(recordings))
     mine = range(group.number, len(parts), group.count)
     readers = [_Reader(rank, read, parts) for rank, read in recordings] if mine else []
@@ -253,6 +254,8 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
         apart = [before or bool(count) for before, count in zip(apart, odd.apart, strict=True)]
         calls.update(odd.calls)
     absent = [str(part) for number, part in enumerate(parts) if number not in by_part]
+    missing = [sentence for run in found for sentence in run.missing()]
+    missing += [f"{', '.join(absent)}: {'; '.join(group.missing)}"] if absent else []
     return ManyRuns(
         [run.path for run in known],
         list(odd_rows.values()),
@@ -260,7 +263,7 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
         sum(apart),
         sum(not run.complete for run in known),
         accounts_of({run.path: run for run in known}),
-        [f"{', '.join(absent)}: {'; '.join(group.missing)}"] if absent else [],
+        missing,
         dict(calls),
     )
 

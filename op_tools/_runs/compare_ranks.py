@@ -18,7 +18,7 @@ from .._base.core import Error, Recording, compare_runs, unwritten_values
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls, RecordedTensor
-from .compare_runs import PathOrRecording, open_run
+from .compare_runs import PathOrRecording, find_run
 from .judged_captures import captured_calls, wrong_by_itself
 from .rank_plans import RankPlan, follows, proven_by_values, rank_plans, wanted_plan
 
@@ -65,6 +65,8 @@ class RanksComparison(Result):
     """Recordings that end before their programs did, or are damaged."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
     """Which calls the ranks saw and did not see, where their recordings say so: by "A", and "B rank 0" and so on."""
+    missing: list[str] = field(default_factory=list)
+    """Ranks that have no file in the folder of their run."""
 
     @property
     def first(self) -> SpreadRow | None:
@@ -79,7 +81,7 @@ class RanksComparison(Result):
             reasons.append(f"no plan was found for {without} of {len(self.rows)} results")
         if self.incomplete:
             reasons.append(f"{self.incomplete} recordings are incomplete")
-        return reasons + reasons_of(self.accounts)
+        return reasons + self.missing + reasons_of(self.accounts)
 
     @property
     def verdict(self) -> Verdict:
@@ -265,7 +267,8 @@ def compare_ranks(
     Raises:
         op_tools.Error: a path holds no recording, `one` has several ranks, or `many` has one; a rule has another form.
     """
-    of_one, of_many = open_run(one), open_run(many)
+    found = [find_run(one), find_run(many)]
+    of_one, of_many = ({rank: read() for rank, read in run.items()} for run in found)
     if len(of_one) != 1 or len(of_many) < 2:
         raise Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
     for _, rule in rules:
@@ -281,5 +284,12 @@ def compare_ranks(
     incomplete = sum(not one.complete for one in named.values())
     paths_of_many = [one.path for one in cores]
     return RanksComparison(
-        core.path, paths_of_many, ranks.rows, ranks.alone, ranks.unwritten, incomplete, accounts_of(named)
+        core.path,
+        paths_of_many,
+        ranks.rows,
+        ranks.alone,
+        ranks.unwritten,
+        incomplete,
+        accounts_of(named),
+        [sentence for run in found for sentence in run.missing()],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,30 @@ def _recording_of_rows(rows: dict[str, Any]) -> core.Recording:
     return make_recording(rows)
 
 
-def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
+class FoundRun(dict[int, Callable[[], core.Recording]]):
+    """Functions that read the recordings of a run, by rank."""
+
+    folder = ""
+    absent: frozenset[int] = frozenset()
+    """Ranks that have no file in the folder, by the world size that the others noted; of files that the user named none."""
+
+    def missing(self, besides: Collection[int] = ()) -> list[str]:
+        """A sentence on the absent ranks; empty where there are none, `besides` others that are named already."""
+        ranks = ranks_text(self.absent.difference(besides))
+        return [f"{ranks}: no file in {self.folder}"] if ranks else []
+
+
+def _absent_ranks(run: str | os.PathLike[str], paths: dict[int, str], world_size: int) -> frozenset[int]:
+    is_named = Path(run).is_file() or list(paths.values()) == [os.fspath(run)]
+    return frozenset() if is_named or max(paths) >= world_size else frozenset(range(world_size)) - paths.keys()
+
+
+def _world_size(header: Any) -> int:
+    size = header.get("world_size", 1) if isinstance(header, dict) else 1
+    return size if isinstance(size, int) else 1
+
+
+def find_run(run: PathOrRecording) -> FoundRun:
     """Functions that read the recordings of a run, by rank: of a folder, of a file, of a recording that was read, or of the dump of
     another tool. Of files of OpRecord only the headers are read before.
 
@@ -76,16 +99,20 @@ def find_run(run: PathOrRecording) -> dict[int, Callable[[], core.Recording]]:
     """
     if isinstance(run, Recording):
         recorded = run.calls._core
-        return {rank_of(recorded.header): lambda: recorded}
+        return FoundRun({rank_of(recorded.header): lambda: recorded})
     if not _is_recording(run):
-        return {rank: partial(_recording_of_rows, rows) for rank, rows in rows_of_dump(run).items()}
+        return FoundRun({rank: partial(_recording_of_rows, rows) for rank, rows in rows_of_dump(run).items()})
     paths: dict[int, str] = {}
+    world_size = 1
     for path in find_recordings(os.fspath(run)):
-        rank = rank_of(read_recording_header(path))
+        header = read_recording_header(path)
+        rank, world_size = rank_of(header), max(world_size, _world_size(header))
         if rank in paths:
             raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
         paths[rank] = path
-    return {rank: partial(_recording_of, path) for rank, path in paths.items()}
+    found = FoundRun({rank: partial(_recording_of, path) for rank, path in paths.items()})
+    found.folder, found.absent = os.fspath(run), _absent_ranks(run, paths, world_size)
+    return found
 
 
 def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
@@ -102,6 +129,11 @@ def rank_count(run: PathOrRecording) -> int:
     if isinstance(run, Recording) or not _is_recording(run):
         return len(find_run(run))
     return len(find_recordings(os.fspath(run)))
+
+
+def is_single_rank(run: PathOrRecording) -> bool:
+    """Of a program on one rank, and not what is left of several."""
+    return rank_count(run) == 1 and not find_run(run).absent
 
 
 def _flat_header(header: Any, name: str = "") -> dict[str, Any]:
@@ -239,12 +271,14 @@ def compare_share(
     of_a, of_b = find_run(a), find_run(b)
     of_noise = find_run(noise) if noise is not None else {}
     if len(of_a) == len(of_b) == 1:  # two recordings that the user named, be they of two ranks
-        of_b = dict(zip(of_a, of_b.values(), strict=True))
-    common = sorted(of_a.keys() & of_b)
+        by_rank = dict(zip(of_a, of_b.values(), strict=True))
+    else:
+        by_rank = of_b
+    common = sorted(of_a.keys() & by_rank)
     ranks: list[RankComparison] = []
     kept = 0
     for rank in common[group.number :: group.count]:
-        read_a, read_b, read_noise = of_a[rank], of_b[rank], of_noise.get(rank, _no_recording)
+        read_a, read_b, read_noise = of_a[rank], by_rank[rank], of_noise.get(rank, _no_recording)
         compared = compare_recordings(read_a(), read_b(), read_noise(), fusions)
         if captures is not None:
             compared = judged_by_values(compared, *captures)
@@ -257,8 +291,9 @@ def compare_share(
         return None
     ranks = sorted((rank for part in parts if part is not None for rank in part), key=lambda compared: compared.rank)
     absent = [rank for number, part in enumerate(parts) if part is None for rank in common[number :: group.count]]
-    only = (("A", of_a.keys() - of_b), ("B", of_b.keys() - of_a))
+    only = (("A", of_a.keys() - by_rank), ("B", by_rank.keys() - of_a))
     alone = [f"{ranks_text(ranks)}: only in {name}" for name, ranks in only if ranks]
+    alone += of_a.missing(besides=by_rank) + of_b.missing(besides=of_a)
     alone += [f"{ranks_text(absent)}: {'; '.join(group.missing)}"] if absent else []
     if not common:
         raise Error(f"{a} and {b} have no rank in common: {', '.join(alone)}")

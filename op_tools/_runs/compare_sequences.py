@@ -12,7 +12,7 @@ from .._base.account import accounts_of
 from .._base.core import Error
 from .._base.results import short_name
 from .._tools.record import RecordedCall
-from .compare_runs import PathOrRecording, open_run
+from .compare_runs import PathOrRecording, find_run
 from .compared_tokens import ComparedTokens, TokenTable
 from .sequence_comparison import SequenceComparison, TokenDifferences
 from .sequence_values import proven_rows
@@ -70,10 +70,12 @@ def compare_sequences(
     """
     runs = []
     for name, run in (("A", train), ("B", serve)):
-        ranks = open_run(run)
+        ranks = find_run(run)
         if len(ranks) != 1:
             raise Error(f"{name}: {run}: has {len(ranks)} ranks; give the file of a rank")
-        runs.append(TokenRun(next(iter(ranks.values())), name))
+        if ranks.absent:
+            raise Error(f"{name}: {ranks.missing()[0]}; give the file of a rank")
+        runs.append(TokenRun(next(iter(ranks.values()))(), name))
     a, b = runs
     comparison = ComparedTokens(a, b)
     rows = comparison.rows()

@@ -10,7 +10,7 @@ from .flops import count_flops
 from .interrupts import is_from_outside
 from .module_names import path_of
 from .operator_names import advice
-from .run_facts import named_tensors, program_facts, program_start
+from .run_facts import gathers_collectives, named_tensors, program_facts, program_start
 
 
 def take_places() -> None:
@@ -24,6 +24,7 @@ def take_places() -> None:
         program_start=program_start,
         count_flops=count_flops,
         advice=advice,
+        gathers_collectives=gathers_collectives,
         op_tools_command=op_tools_line(),
         replay_command=replay_line(),
     )

@@ -126,6 +126,16 @@ def program_start() -> dict[str, str]:
     return {"folder": _as_utf8(working_folder()), "command": _as_utf8(_command())}
 
 
+def gathers_collectives() -> bool:
+    """Whether collectives are put together (`_coalescing_manager`), and begin when its block ends."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(module, "_world", None)
+    try:
+        return bool(getattr(world, "pg_coalesce_state", None))
+    except Exception:  # of another version of torch
+        return False
+
+
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
     facts: dict[str, Any] = {"python": platform.python_version(), **program_start()}

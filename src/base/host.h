@@ -73,6 +73,8 @@ class OP_TOOLS_API Host {
   // and the model's arguments; outside of models the gradients of all models' parameters. `recording`: a number of
   // its own in the process.
   virtual void named_tensors(uint64_t /*recording*/, std::vector<NamedTensor>* /*named*/) {}
+  // Collectives of this process are put together (torch's _coalescing_manager) and begin later. Of every collective.
+  virtual bool gathers_collectives() { return false; }
 };
 
 OP_TOOLS_API Host& host();

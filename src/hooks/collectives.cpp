@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/host.h"
 #include "hooks/dispatcher_frame.h"
 #include "hooks/interceptor.h"
 #include "hooks/op_traits.h"
@@ -31,6 +32,7 @@ bool waits_for_collective(const OpCall& call) {
 
 bool brings_later(OpCall& call) {
   if (!is_collective(call.name) || waits_for_collective(call) || call.phase == Phase::kBackward) return false;
+  if (host().gathers_collectives()) return true;
   if (call.level == Level::kTorch) return !call.result().is<None>();  // a Work, or a tensor to wait for
   auto* const frame = dynamic_cast<interceptor::DispatcherFrame*>(&call.frame());
   return !frame || !frame->has_waited();

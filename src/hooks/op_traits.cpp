@@ -204,6 +204,7 @@ constexpr OpFamily kFamilies[] = {
     {kReadsStorageOffset, "it names places in a tensor's memory",
      "as_strided as_strided_ as_strided_copy as_strided_scatter"},
     {kUndeclaredView, "it gives a view of its input: nothing is computed", "_unsafe_view"},
+    {kShowsElements, "it mostly shows its input in another way", "__getitem__ data T H mT mH"},
     {kTakesCpuTensors, "indices or lengths may be on the CPU",
      "index index_put index_put_ _index_put_impl_ _pack_padded_sequence tensor_split _ctc_loss"},
     {kDeviceKernelOfComposite, "the parts would ask their tensors for a backend that only one kernel has",
@@ -524,6 +525,8 @@ std::string_view trait_name(OpTrait trait) {
       return "reads_a_value";
     case kChangesMemory:
       return "changes_memory";
+    case kShowsElements:
+      return "shows_elements";
     case kUndeclaredView:
       return "undeclared_view";
     case kTakesCpuTensors:

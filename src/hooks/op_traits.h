@@ -47,6 +47,7 @@ enum class OpTrait : uint8_t {
   kReadsValue,               // hands a tensor's value to the program
   kChangesMemory,            // changes a tensor's memory or its place, not its numbers
   kUndeclaredView,           // gives a view, though its schema does not say so
+  kShowsElements,            // a function that mostly gives a view, of no operator's name
   kTakesCpuTensors,          // indices or lengths may be on the CPU
   kDeviceKernelOfComposite,  // composite on the CPU; devices have a kernel for it
   kWritesFirstArgument,      // Python's in-place forms whose names do not end with a single underscore

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "hooks/op_traits.h"
@@ -182,6 +183,24 @@ std::optional<c10::OperatorHandle> operator_of(std::string_view name) {
   return c10::Dispatcher::singleton().findSchema({full, overload == "default" ? "" : std::string(overload)});
 }
 
+bool has_views(const c10::FunctionSchema& schema) {
+  const auto shows = [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); };
+  return !schema.returns().empty() && std::all_of(schema.returns().begin(), schema.returns().end(), shows);
+}
+
+// Operators of which an overload gives views; those that were there when this was first asked.
+bool is_view_operator(std::string_view base) {
+  static const auto& names = *[] {
+    auto* with_views = new std::unordered_set<std::string>;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (op && has_views(op->schema())) with_views->insert(name.name);
+    }
+    return with_views;
+  }();
+  return names.contains("aten::" + std::string(base));
+}
+
 FunctionWrites learn(std::string_view name) {
   FunctionWrites writes;
   if (const auto op = operator_of(name)) {
@@ -311,6 +330,14 @@ std::vector<bool> written_inputs(OpCall& call) {
 bool writes_lists(const OpCall& call) {
   if (!base_name(call.name).ends_with('_')) return false;
   return call.op ? has_written_list(*call.op) : writes_of_function(call.name).lists;
+}
+
+bool gives_views(const OpCall& call) {
+  if (has_trait(base_name(call.name), OpTrait::kUndeclaredView)) return true;
+  if (call.op && call.op->hasSchema()) return has_views(call.op->schema());
+  if (const auto op = operator_of(call.name)) return has_views(op->schema());
+  const std::string_view base = base_name(call.name);
+  return has_trait(base, OpTrait::kShowsElements) || is_view_operator(base);
 }
 
 bool writes_declared(const OpCall& call) {

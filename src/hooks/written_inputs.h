@@ -48,6 +48,8 @@ bool writes_lists(const OpCall& call);
 bool writes_uncounted(const OpCall& call);
 // Its operator's schema declares a write.
 bool writes_declared(const OpCall& call);
+// It shows an argument's elements in another way, and reads none of them: view, detach. Asked once for each name.
+bool gives_views(const OpCall& call);
 
 // The writes beside schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
 OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);

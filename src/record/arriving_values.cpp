@@ -15,6 +15,12 @@ void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
   waiting_.push_back({same_memory(tensor), version_of(tensor), number});
 }
 
+bool ArrivingValues::shows(const at::Tensor& read) const {
+  return read.layout() == at::kStrided && std::any_of(waiting_.begin(), waiting_.end(), [&](const ArrivingValue& value) {
+           return share_bytes(value.tensor, read);
+         });
+}
+
 std::vector<ArrivingValue> ArrivingValues::take(const at::Tensor& read) {
   std::vector<ArrivingValue> arrived;
   if (waiting_.empty() || read.layout() != at::kStrided) return arrived;

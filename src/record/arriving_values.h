@@ -1,5 +1,5 @@
-// Values that a collective brings later: their rows are there, and they are read before the first call that
-// reads the tensor; a program waits for the collective before that. A value that the program writes, frees or never
+// Values that a collective brings later, and views of them: their rows are there, and they are read before the first call
+// that reads elements; a program waits for the collective before that. A value that the program writes, frees or never
 // reads stays without statistics. One thread at a time.
 #pragma once
 
@@ -20,6 +20,8 @@ class ArrivingValues {
  public:
   void add(const at::Tensor& tensor, uint32_t number);
   bool empty() const { return waiting_.empty(); }
+  // Does it show memory of some?
+  bool shows(const at::Tensor& read) const;
   // Those whose memory `read` shows in part: they have arrived, and wait no longer.
   std::vector<ArrivingValue> take(const at::Tensor& read);
   // All: their rows are written.

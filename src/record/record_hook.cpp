@@ -86,7 +86,10 @@ std::unique_ptr<HookState> RecordHook::take(OpCall& call) {
   ArgumentKey key;
   const bool has_key = recorder_->take_inputs(call, *state, key);
   recorder_->take_elements(call, *state);
-  if (recorder_->awaits() && !state->op->source.collective) recorder_->arrive(*state);
+  if (recorder_->awaits() && !state->op->source.collective) {
+    state->shows_late = recorder_->shows_awaited(call, *state);
+    if (!state->shows_late) recorder_->arrive(*state);
+  }
   // Writes to tensors of inference mode, and below autograd's keys, are not counted.
   const bool is_below = state->op->writes_declared && call.local_keys.excluded_.has(c10::DispatchKey::ADInplaceOrView);
   const bool is_uncounted =
@@ -113,7 +116,8 @@ void RecordHook::note(OpCall& call, HookState* any_state) {
     recorder_->take_inputs(call, state, key);
   }
   if (state.op->source.collective && waits_for_collective(call)) recorder_->arrive(state);
-  state.is_late = state.op->source.collective && state.op->source.of_results(call) == ValueSource::kUnknown;
+  state.is_late = state.shows_late || (state.op->source.collective &&
+                                       state.op->source.of_results(call) == ValueSource::kUnknown);
   Recorder::Outputs outputs = recorder_->outputs_of(call, state);
   recorder_->read_outputs(call, state, outputs);
   recorder_->add_call(call, state, outputs);

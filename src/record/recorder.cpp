@@ -263,6 +263,14 @@ void Recorder::jitter_first(const CallParts& parts) {
   }
 }
 
+bool Recorder::shows_awaited(const OpCall& call, const State& state) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto waits = [&](const Input& input) { return arriving_.shows(input.tensor); };
+  if (std::none_of(state.inputs.begin(), state.inputs.end(), waits)) return false;
+  if (!state.op->views) state.op->views = gives_views(call);
+  return *state.op->views;
+}
+
 void Recorder::arrive(const State& state) {
   std::vector<ArrivingValue> arrived;
   {

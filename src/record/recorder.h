@@ -52,6 +52,7 @@ class Recorder {
     StringNumber op;
     ResultSource source;
     bool writes_uncounted, writes_declared, names_elements, lifts, factory;
+    std::optional<bool> views = std::nullopt;  // gives_views(), once it was asked
     RecordRow counts = {};
     CallForms arguments = {}, results = {};
   };
@@ -65,6 +66,7 @@ class Recorder {
     std::optional<RandomWatch> random;
     std::vector<StringNumber> places;  // modules_only: "grad args[0]", of each tensor of the inputs
     bool is_late = false;              // its result has not arrived yet when it has returned
+    bool shows_late = false;           // it gives views of a result that has not arrived yet
   };
 
   struct Output {
@@ -94,6 +96,8 @@ class Recorder {
   // Results of collectives are read before the program does anything with it.
   bool awaits() const { return awaits_.load(std::memory_order_relaxed); }
   void arrive(const State& state);
+  // A view may be made before the program waits: its elements are not there either.
+  bool shows_awaited(const OpCall& call, const State& state);
   // The results of the call, then the inputs that it wrote; with the values that are known.
   Outputs outputs_of(OpCall& call, State& state);
   // Of a module's call: by input, the running statistics, which an operator inside writes without a sign. Empty: none.

@@ -42,6 +42,7 @@ struct Form {
   Parameter sent, received, root, reduction;
 };
 
+constexpr std::string_view kWritten = "written ";
 constexpr std::string_view kFunctionsOfTorch = "torch.distributed.distributed_c10d.";
 constexpr size_t kNone = std::numeric_limits<size_t>::max();
 constexpr Parameter kAbsent{kNone, ""}, kResult{kNone, "result"};
@@ -178,7 +179,7 @@ Side side_of(const RankCall& rank, const Form& form) {
   const RecordedCall& call = run.calls[rank.call];
   Side side{&run, facts_of(run, rank.call), tensors_at(run, run.inputs(call), "", form.sent), {}};
   const bool returns = form.received.position == kNone;
-  side.received = tensors_at(run, run.outputs(call), returns ? "" : "written ", form.received);
+  side.received = tensors_at(run, run.outputs(call), returns ? "" : kWritten, form.received);
   return side;
 }
 
@@ -422,6 +423,37 @@ GroupOfCall group_of(const Recording& run, uint32_t call) {
     return {*text, ranks};
   }
   return {};
+}
+
+std::string form_on_all_ranks(const Recording& run, uint32_t call) {
+  const std::string_view op = run.string(run.calls[call].op);
+  const Form* const form = form_of(op);
+  if (!form && !(is_collective(op) && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame))) return {};
+  std::string text(op);
+  if (!form) return text;
+  const Value facts = facts_of(run, call);
+  for (const Parameter& parameter : {form->root, form->reduction}) {
+    const Value* const value = parameter.position == kNone && parameter.name.empty() ? nullptr : fact(facts, parameter);
+    text += ' ';
+    if (value) text += json_text(*value);
+  }
+  const bool have_same_shapes = form->pattern == Pattern::kSum || form->pattern == Pattern::kSumAtRoot ||
+                                form->pattern == Pattern::kFromRoot;
+  if (!have_same_shapes) return text;
+  for (const RecordedValue* value : tensors_at(run, run.inputs(run.calls[call]), "", form->sent)) {
+    text += " of";
+    for (const int64_t size : run.list(value->shape)) text += ' ' + std::to_string(size);
+  }
+  return text;
+}
+
+bool is_received(std::string_view op, std::string_view place) {
+  const Form* const form = form_of(op);
+  if (!form || form->received.position == kNone) return place.starts_with("result") || place.starts_with("written args[0]");
+  if (!place.starts_with(kWritten)) return false;
+  place.remove_prefix(kWritten.size());
+  const Parameter& received = form->received;
+  return is_at(place, argument(received.position)) || (!received.name.empty() && is_at(place, keyword(received.name)));
 }
 
 std::vector<std::optional<bool>> follow_from_inputs(const std::vector<RankCall>& ranks) {

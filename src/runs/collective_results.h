@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "record/recording.h"
@@ -25,6 +26,12 @@ struct GroupOfCall {
   size_t ranks = 0;
 };
 GroupOfCall group_of(const Recording& run, uint32_t call);
+
+// What is the same on all ranks that take part in a collective: the operator, its root, its reduction, and the shapes
+// where all have the same. Empty: it is no collective of which results are compared.
+std::string form_on_all_ranks(const Recording& run, uint32_t call);
+// Is an output at this place what the collective brings? Not an input that lies in the memory of the result.
+bool is_received(std::string_view op, std::string_view place);
 
 // By rank: do its results follow from the inputs of all? nullopt: their statistics do not say it.
 std::vector<std::optional<bool>> follow_from_inputs(const std::vector<RankCall>& ranks);

@@ -46,6 +46,7 @@ struct EndResults {
   std::map<int64_t, std::vector<SeenValue>> leaf_gradients;
   std::map<int64_t, std::vector<uint32_t>> made_backward;
   std::map<int64_t, double> largest_gradient;  // by step: root of the mean square
+  std::set<std::pair<int64_t, std::string_view>> unread;  // parameters whose last value of a step is not known
 };
 
 bool is_floating(const Recording& run, uint32_t value) {
@@ -91,14 +92,17 @@ EndResults end_results(const Recording& run) {
       const RecordedValue& value = run.values[number];
       const std::string_view place = run.string(run.uses[call.first_use + use].place);
       const bool is_read_by_step = is_optimizer && place.starts_with(kGradientPlace);
-      if ((value.name == 0 && !is_read_by_step) || !is_floating(run, number)) continue;
+      if (value.name == 0 && !is_read_by_step) continue;
       const std::string_view title = run.string(value.name);
+      if (place.starts_with(kWritten) && !value.known) results.unread.insert({call.step, title});
+      if (!is_floating(run, number)) continue;
       if (is_read_by_step || title.starts_with(kGradientOf)) {
         results.gradients[{call.step, is_read_by_step ? place : title}] = {number, i};
         double& largest = results.largest_gradient[call.step];
         largest = std::max(largest, rms_of(run, value));
       } else if (place.starts_with(kWritten)) {
         results.parameters[{call.step, title}] = {number, i};
+        results.unread.erase({call.step, title});
       }
     }
   }
@@ -426,7 +430,9 @@ std::optional<EndDifference> differing_result(const Recording& a, const Recordin
 }
 
 std::map<std::pair<int64_t, std::string_view>, SeenValue> written_parameters(const Recording& run) {
-  return end_results(run).parameters;
+  EndResults results = end_results(run);
+  for (const auto& key : results.unread) results.parameters.erase(key);
+  return std::move(results.parameters);
 }
 
 std::vector<bool> end_values(const Recording& run) {

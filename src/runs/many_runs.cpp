@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -47,11 +48,13 @@ class OddFinder {
     }
     are_shards_ = hold_shards();
     are_ranks_ = have_ranks();
+    paired_.resize(runs.size());
   }
 
   OddCalls find() {
     in_step_.assign(runs_.size(), true);
     for (size_t run = 1; run < runs_.size(); ++run) in_step_[run] = has_the_calls_of_first(run);
+    if (are_ranks_) look_at_collectives_in_order();
     for (uint32_t call = 0; call < runs_[0]->calls.size(); ++call) {
       if (alignments_.front().moves_a[call]) {
         look_at_move(call);
@@ -104,7 +107,10 @@ class OddFinder {
     const RecordedCall& call = all.calls[number];
     Bits bits;
     bits.scalars = all.string(call.scalars);
-    each_value(run, call, [&](const RecordedValue& value, bool is_input) {
+    const std::string_view op = all.string(call.op);
+    const bool is_shared = is_collective(op);
+    each_value(run, call, [&](const RecordedValue& value, bool is_input, std::string_view place) {
+      if (!is_input && is_shared && !is_received(op, place)) return;
       (is_input ? bits.read_known : bits.results_known) &= value.hash != 0;
       (is_input ? bits.read : bits.results).push_back(value.hash);
       if (is_input && value.origin == Origin::kParameter) bits.parameters.push_back(value.hash);
@@ -113,7 +119,7 @@ class OddFinder {
     const auto forward = forward_[run].find(call.forward_id);
     bits.read_known &= forward != forward_[run].end();
     if (!bits.read_known) return bits;
-    each_value(run, all.calls[forward->second], [&](const RecordedValue& value, bool) {
+    each_value(run, all.calls[forward->second], [&](const RecordedValue& value, bool, std::string_view) {
       bits.read_known &= value.hash != 0;
       bits.read.push_back(value.hash);
     });
@@ -123,8 +129,9 @@ class OddFinder {
   template <class Visit>
   void each_value(size_t run, const RecordedCall& call, const Visit& visit) const {
     for (uint32_t i = 0; i < call.inputs + call.outputs; ++i) {
-      const uint32_t number = runs_[run]->uses[call.first_use + i].value;
-      if (!unwritten_[run][number]) visit(runs_[run]->values[number], i < call.inputs);
+      const RecordedUse& use = runs_[run]->uses[call.first_use + i];
+      if (unwritten_[run][use.value]) continue;
+      visit(runs_[run]->values[use.value], i < call.inputs, runs_[run]->string(use.place));
     }
   }
 
@@ -141,16 +148,90 @@ class OddFinder {
       if (!is_known) bits[run].reset();
     }
     is_compared_.assign(runs_.size(), false);
-    if (is_shared) look_at_inputs(calls);
     if (!is_shared) vote(bits, calls, OddFinding::kParameter);
     look_at_memory(bits, calls);
     const bool is_drawn = !is_shared && are_ranks_ && may_be_of_rank(op, calls);
-    if (is_shared && has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) {
-      vote(bits, calls, OddFinding::kCollective);
-    } else if (!is_shared && !is_drawn) {
+    if (is_shared) {
+      look_at_collective_by_alignment(bits, calls);
+    } else if (!is_drawn) {
       vote(bits, calls, OddFinding::kResults);
     }
     count(calls, bits, is_drawn);
+  }
+
+  // --- Collectives
+
+  // All ranks of a group call its collectives in the same order, and alone those of the same number belong together:
+  // ranks whose other calls differ (each steps its own share of the parameters) are aligned otherwise. Of groups of
+  // which the recordings have all of that.
+  void look_at_collectives_in_order() {
+    struct Member {
+      std::vector<uint32_t> calls;
+      std::vector<std::string> forms;
+    };
+    std::map<std::string, std::map<uint32_t, Member>> groups;  // by run
+    for (uint32_t run = 0; run < runs_.size(); ++run) {
+      const Recording& all = *runs_[run];
+      std::vector<std::optional<bool>> is_shared(all.strings.size());  // by operator
+      for (uint32_t call = 0; call < all.calls.size(); ++call) {
+        std::optional<bool>& known = is_shared[all.calls[call].op];
+        if (!known) known = is_collective(all.string(all.calls[call].op));
+        if (!*known) continue;
+        std::string form = form_on_all_ranks(all, call);
+        if (form.empty()) continue;
+        Member& member = groups[group_of(all, call).name][run];
+        member.calls.push_back(call);
+        member.forms.push_back(std::move(form));
+      }
+    }
+    for (const auto& [name, members] : groups) {
+      const std::vector<std::string>& forms = members.begin()->second.forms;
+      const auto has_them = [&](const auto& member) { return member.second.forms == forms; };
+      if (!std::all_of(members.begin(), members.end(), has_them)) continue;
+      std::vector<uint32_t> calls(runs_.size(), kNoCall);
+      for (size_t number = 0; number < forms.size(); ++number) {
+        for (const auto& [run, member] : members) calls[run] = member.calls[number];
+        look_at_collective(calls);
+      }
+    }
+  }
+
+  void look_at_collective(const std::vector<uint32_t>& calls) {
+    std::vector<std::optional<Bits>> bits(runs_.size());
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      if (calls[run] == kNoCall) continue;
+      bits[run] = bits_of(run, calls[run]);
+      if (!bits[run]->results_known) bits[run].reset();
+    }
+    is_compared_.assign(runs_.size(), false);
+    look_at_results_of_collective(bits, calls);
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      if (calls[run] != kNoCall) paired_[run].emplace(calls[run], static_cast<bool>(is_compared_[run]));
+    }
+  }
+
+  // What was not paired by its number.
+  void look_at_collective_by_alignment(std::vector<std::optional<Bits>> bits, std::vector<uint32_t> calls) {
+    std::map<uint32_t, bool> compared;
+    for (uint32_t run = 0; run < runs_.size(); ++run) {
+      const auto paired = calls[run] == kNoCall ? paired_[run].end() : paired_[run].find(calls[run]);
+      if (paired == paired_[run].end()) continue;
+      compared.insert({run, paired->second});
+      calls[run] = kNoCall;
+      bits[run].reset();
+    }
+    look_at_results_of_collective(bits, calls);
+    for (const auto& [run, is_compared] : compared) is_compared_[run] = is_compared;
+  }
+
+  void look_at_results_of_collective(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls) {
+    const auto call =
+        std::find_if(calls.begin(), calls.end(), [](uint32_t number) { return number != kNoCall; });
+    if (call == calls.end()) return;
+    look_at_inputs(calls);
+    const Recording& all = *runs_[static_cast<size_t>(call - calls.begin())];
+    const std::string_view op = all.string(all.calls[*call].op);
+    if (has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) vote(bits, calls, OddFinding::kCollective);
   }
 
   // A call that only moves a tensor to another device reads memory, too; it has no vote.
@@ -172,21 +253,23 @@ class OddFinder {
     for (size_t run = 0; run < runs_.size(); ++run) {
       if (calls[run] == kNoCall || runs_[run]->calls[calls[run]].outputs == 0) continue;
       const bool has_values = bits[run] && !bits[run]->results.empty();
-      ++counts_[static_cast<size_t>(is_alone            ? CallVote::kNoPartner
-                                    : !has_values       ? CallVote::kNoValues
-                                    : is_compared_[run] ? CallVote::kCompared
-                                    : is_drawn          ? CallVote::kDrawn
-                                                        : CallVote::kOwnInputs)];
+      ++counts_[static_cast<size_t>(is_alone && !is_compared_[run] ? CallVote::kNoPartner
+                                    : !has_values                  ? CallVote::kNoValues
+                                    : is_compared_[run]            ? CallVote::kCompared
+                                    : is_drawn                     ? CallVote::kDrawn
+                                                                   : CallVote::kOwnInputs)];
     }
   }
 
   // Of the runs behind the first: look_at() counts calls with a partner in the first, and those of the first.
   void count_calls_without_partner() {
-    uint64_t& without_partner = counts_[static_cast<size_t>(CallVote::kNoPartner)];
     for (size_t run = 1; run < runs_.size(); ++run) {
       const std::vector<RecordedCall>& calls = runs_[run]->calls;
       for (uint32_t call = 0; call < calls.size(); ++call) {
-        if (calls[call].outputs > 0 && alignments_[run - 1].alone_in_b(call)) ++without_partner;
+        if (calls[call].outputs == 0 || !alignments_[run - 1].alone_in_b(call)) continue;
+        const auto paired = paired_[run].find(call);
+        const bool is_compared = paired != paired_[run].end() && paired->second;
+        ++counts_[static_cast<size_t>(is_compared ? CallVote::kCompared : CallVote::kNoPartner)];
       }
     }
   }
@@ -339,6 +422,9 @@ class OddFinder {
       const auto is_behind = [](const RankCall& call, const RankCall& other) { return call.rank >= other.rank; };
       if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
         continue;  // no ranks of the same run
+      const std::string form = form_on_all_ranks(*ranks[0].run, ranks[0].call);
+      const auto is_same = [&](const RankCall& rank) { return form_on_all_ranks(*rank.run, rank.call) == form; };
+      if (form.empty() || !std::all_of(ranks.begin(), ranks.end(), is_same)) continue;  // not the same collective
       const std::vector<std::optional<bool>> follow = follow_from_inputs(ranks);
       const auto wrong = static_cast<size_t>(std::count(follow.begin(), follow.end(), std::optional(false)));
       for (size_t member = 0; member < members.size(); ++member) {
@@ -393,7 +479,8 @@ class OddFinder {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
       const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
-      camps[{by_input ? bits[run]->read : begin, by_input || by_group ? bits[run]->scalars : ""}]
+      const Hashes form = by_group ? Hashes{std::hash<std::string>()(form_on_all_ranks(*runs_[run], calls[run]))} : begin;
+      camps[{by_input ? bits[run]->read : form, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});
     }
@@ -465,6 +552,7 @@ class OddFinder {
   std::vector<OddCall> odd_calls_;
   std::vector<bool> in_step_;      // by run: all its calls so far had the bits of others that are in step
   std::vector<bool> is_compared_;  // by run, of the call that is looked at
+  std::vector<std::unordered_map<uint32_t, bool>> paired_;  // by run: collectives by their number; compared?
   decltype(OddCalls::calls) counts_{};
 };
 

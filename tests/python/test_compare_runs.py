@@ -385,6 +385,36 @@ dist.destroy_process_group()
 """
 
 
+def test_a_rank_of_a_folder_that_has_no_file_is_named(tmp_path, monkeypatch, capsys):
+    def record(name, *ranks, world_size=3):
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+        for rank in ranks:
+            monkeypatch.setenv("RANK", str(rank))
+            with op_tools.OpRecord(output_dir=tmp_path / name):
+                torch.ones(4).exp().sum()
+        return str(tmp_path / name)
+
+    single, lost, first = record("single", 0, world_size=1), record("lost", 0, 2), record("first", 0)
+    whole, without_size = record("whole", 0, 1, 2), record("without_size", 0, 3, world_size=1)
+    file, other = (str(path) for path in sorted(Path(lost).iterdir()))
+
+    def said(*runs):
+        status = main(["compare", *runs])
+        text = capsys.readouterr().out
+        assert (status == 2) == ("NOT JUDGED" in text), text
+        return status, {line.partition(": ")[2] for line in text.splitlines() if line.startswith("NOT JUDGED")}
+
+    assert said(lost) == (2, {f"rank 1: no file in {lost}"})
+    assert said(whole, whole, first) == (2, {f"ranks 1, 2: no file in {first}"})
+    assert said(first, whole) == (2, {"ranks 1, 2: only in B"}) and said(whole, first) == (2, {"ranks 1, 2: only in A"})
+    assert said(lost, lost)[1] == {f"rank 1: no file in {lost}"}
+    assert said(single, first) == (2, {f"ranks 1, 2: no file in {first}"})
+    assert said(single, lost) == (2, {f"rank 1: no file in {lost}"})
+    # Files that are named are the user's choice; a run that was launched otherwise notes no world size.
+    for runs in ((file, other), (file, other, file), (whole,), (whole, whole), (single, whole), (without_size,)):
+        assert said(*runs) == (0, set()), runs
+
+
 def test_of_four_ranks_the_sick_one_is_named(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RANK)
