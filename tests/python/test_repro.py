@@ -80,6 +80,11 @@ def run(path, *arguments, fault=""):
     )
 
 
+def on_default_device():
+    with torch.device("sim"):
+        torch.ones(4)
+
+
 def linear():
     torch.manual_seed(1)
     x = torch.randn(4, 8, device="sim", requires_grad=True)
@@ -319,6 +324,7 @@ CASES = {
         lambda: torch.add(torch.ones(3, device="sim"), 2, out=torch.empty(3, device="sim")),
     ),
     "lost write": ("lost_write", "aten::mul_.Tensor", lambda: torch.randn(5, device="sim").mul_(2.5)),
+    "default device": ("scale", "aten::fill_.Scalar", on_default_device),
     "exception": (
         "exception",
         "aten::exp",
@@ -503,6 +509,29 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys):
     assert "missing" in capsys.readouterr().err
     assert command(["repro", hostile_folder(tmp_path), "-o", "name.txt"]) == 2
     assert ".py" in capsys.readouterr().err
+
+
+def test_a_folder_above_calls_and_limits_that_are_no_limits_are_wrong_usage(tmp_path, capsys):
+    with op_tools.OpCapture(output_dir=tmp_path / "capture"):
+        torch.exp(torch.ones(3)).sin()
+    assert command(["repro", str(tmp_path / "capture")]) == 64
+    assert "3 calls below it; name the folder of a call, such as " in capsys.readouterr().err
+    for option in ("--timeout", "--attempts"):
+        with pytest.raises(SystemExit) as end:
+            command(["repro", str(tmp_path), option, "0"])
+        assert end.value.code == 64
+        assert f"{option}: 0 is not allowed" in capsys.readouterr().err
+
+
+def test_a_factory_that_names_no_device_has_that_of_the_script(library):
+    folder = saved_failure(on_default_device, "scale", ops="aten::fill_.Scalar", scale=1.5)
+    saved = read_saved(folder)
+    assert (saved.device, saved.kwargs) == ("sim", {"device": torch.device("cpu")})
+    plan = Plan("sim", libraries=(library,))
+    script = write(saved, plan, "side.pth", "")
+    assert "torch.ones(4, device=torch.device(device))" in script.text
+    text = cpp_text(saved, Made(Path("x.py"), script, 3, "", ""), {}, "x.pth")
+    assert 'findSchemaOrThrow("aten::ones", "")' in text and "c10::IValue(device)" in text
 
 
 def test_shrink_finds_the_limit_and_the_script_names_it(library, monkeypatch, capsys):
