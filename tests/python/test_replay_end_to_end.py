@@ -513,10 +513,17 @@ def test_a_factory_that_names_no_device_runs_on_that_of_the_replay(python, repla
 
 
 def test_a_failure_on_the_default_device_is_seen_again_there(replay, tmp_path, monkeypatch):
-    with torch.device("sim"), op_tools.sim_device.fault("scale", ops="aten::fill_", scale=1.5):
-        with op_tools.OpAutoCompare(output_dir=tmp_path / "compare") as tool:
+    torch.set_default_device("sim")
+    try:
+        with (
+            op_tools.sim_device.fault("scale", ops="aten::fill_.Scalar", scale=1.5),
+            op_tools.OpAutoCompare(output_dir=tmp_path / "compare") as tool,
+        ):
             torch.ones(4)
+    finally:
+        torch.set_default_device(None)
     (row,) = tool.result().failures
+    assert op_tools.load_call(row.saved + "/device").kwargs == {}
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=fill_,scale=1.5")
     again = replay(row.saved + "/device", "--acc_check", "--device", "sim")
     assert again.status == 1

@@ -80,11 +80,6 @@ def run(path, *arguments, fault=""):
     )
 
 
-def on_default_device():
-    with torch.device("sim"):
-        torch.ones(4)
-
-
 def linear():
     torch.manual_seed(1)
     x = torch.randn(4, 8, device="sim", requires_grad=True)
@@ -324,7 +319,6 @@ CASES = {
         lambda: torch.add(torch.ones(3, device="sim"), 2, out=torch.empty(3, device="sim")),
     ),
     "lost write": ("lost_write", "aten::mul_.Tensor", lambda: torch.randn(5, device="sim").mul_(2.5)),
-    "default device": ("scale", "aten::fill_.Scalar", on_default_device),
     "exception": (
         "exception",
         "aten::exp",
@@ -523,15 +517,23 @@ def test_a_folder_above_calls_and_limits_that_are_no_limits_are_wrong_usage(tmp_
         assert f"{option}: 0 is not allowed" in capsys.readouterr().err
 
 
-def test_a_factory_that_names_no_device_has_that_of_the_script(library):
-    folder = saved_failure(on_default_device, "scale", ops="aten::fill_.Scalar", scale=1.5)
+def test_a_factory_that_names_no_device_has_that_of_the_script(library, monkeypatch):
+    torch.set_default_device("sim")
+    try:
+        folder = saved_failure(lambda: torch.ones(4), "scale", ops="aten::fill_.Scalar", scale=1.5)
+    finally:
+        torch.set_default_device(None)
     saved = read_saved(folder)
+    assert op_tools.load_call(folder).kwargs == {}
     assert (saved.device, saved.kwargs) == ("sim", {"device": torch.device("cpu")})
     plan = Plan("sim", libraries=(library,))
     script = write(saved, plan, "side.pth", "")
     assert "torch.ones(4, device=torch.device(device))" in script.text
     text = cpp_text(saved, Made(Path("x.py"), script, 3, "", ""), {}, "x.pth")
     assert 'findSchemaOrThrow("aten::ones", "")' in text and "c10::IValue(device)" in text
+    fault = "scale:ops=aten::fill_.Scalar,scale=1.5"
+    assert made_script(folder, library, monkeypatch, fault)[2].reproduces
+    assert run("repro.py").returncode == 0
 
 
 def test_shrink_finds_the_limit_and_the_script_names_it(library, monkeypatch, capsys):
