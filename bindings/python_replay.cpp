@@ -12,6 +12,7 @@
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
 #include "run_op_from_data/resolve.h"
+#include "run_op_from_data/run_inputs.h"
 #include "torch_function_mode.h"
 
 namespace op_tools::python {
@@ -77,6 +78,13 @@ void bind_replay(py::module_& module) {
         return status;
       },
       py::arg("arguments"), py::arg("find"));
+  // Whether a call makes a tensor on torch's default device: it names none.
+  module.def(
+      "leaves_device_open",
+      [](const std::string& name, const py::object& args, const py::object& kwargs) {
+        return replay::leaves_device_open(name, to_value(args), to_value(kwargs));
+      },
+      py::arg("name"), py::arg("args"), py::arg("kwargs"));
   // A call as the dispatcher's operator behind it: its name, and its arguments by schema position. `recorded`: the
   // tuple under "aten" in input.pth, or None. op_tools.Error: Python alone knows the function.
   module.def(

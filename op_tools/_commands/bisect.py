@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._bisect import JOB_VARIABLE, REMEDIES
-from .command_line import Commands, add_allow_unseen, work
+from .command_line import Commands, above_zero, add_allow_unseen, positive, work
 
 
 def add(commands: Commands) -> None:
@@ -36,7 +36,9 @@ def add(commands: Commands) -> None:
         metavar="EXPR",
         help="finds the numbers in the output (lines with loss, lists in JSON)",
     )
-    bisect.add_argument("--band", type=float, metavar="X", help="how far right numbers may be, relatively (measured)")
+    bisect.add_argument(
+        "--band", type=above_zero, metavar="X", help="how far right numbers may be, relatively (measured)"
+    )
     bisect.add_argument(
         "--suspects",
         metavar="PATH",
@@ -44,9 +46,11 @@ def add(commands: Commands) -> None:
         help="which operators are tried first: the worst in a result of OpAutoCompare; none; or auto: those of a step, if comparing "
         "it takes less time than it can save (auto)",
     )
-    bisect.add_argument("--timeout", type=float, metavar="SECONDS", help="a run that takes longer hangs, and is wrong")
     bisect.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help=f"runs at once; each has its number in {JOB_VARIABLE} (1)"
+        "--timeout", type=above_zero, metavar="SECONDS", help="a run that takes longer hangs, and is wrong"
+    )
+    bisect.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help=f"runs at once; each has its number in {JOB_VARIABLE} (1)"
     )
     bisect.add_argument(
         "--output", default="op_bisect_result", metavar="DIR", help="the state and all files (op_bisect_result)"

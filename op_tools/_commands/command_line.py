@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from .._base.error_text import printable
@@ -42,6 +43,7 @@ COMMANDS = {
 WRONG_USAGE = 64  # 2 says that something could not be read or judged
 
 
+_LONGEST = 1e6
 _MOST_USAGE = 3  # lines of a usage, below an error
 
 
@@ -84,6 +86,32 @@ def _function_of(module: str, name: str) -> Callable[..., Any]:
 
 class UsageError(Exception):
     """A command line whose parts do not go together."""
+
+
+def positive(text: str) -> int:
+    """A number from 1, as the type of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A number above 0 of seconds or minutes, as the type of an argument: a process can wait for days, and for no number of years."""
+    number = float(text)
+    if not 0 < number < _LONGEST:  # false of nan, too
+        raise argparse.ArgumentTypeError(f"{number:g} is not allowed; give a number above 0 and below {_LONGEST:g}")
+    return number
+
+
+def check_script(path: str) -> None:
+    """Before anything runs.
+
+    Raises:
+        UsageError: there is no such file, nor a folder with a __main__.py.
+    """
+    if not Path(path).is_file() and not (Path(path) / "__main__.py").is_file():
+        raise UsageError(f"{path}: there is no such script; a module is run with -m")
 
 
 class Parser(argparse.ArgumentParser):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .._base.optional_parts import Group, part_names
-from .command_line import Commands, add_allow_unseen, work
-from .conformance_cases import positive
+from .command_line import Commands, add_allow_unseen, positive, work
 
 
 def add(commands: Commands) -> None:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from .command_line import Commands, add_allow_unseen, add_imports, work
-from .conformance_cases import add_case_commands, add_selection, positive
+from .command_line import Commands, above_zero, add_allow_unseen, add_imports, positive, work
+from .conformance_cases import add_case_commands, add_selection
 
 _METHODS = ("relative", "allclose", "bitwise", "ulp", "msprobe-quick", "msprobe-absolute")
 _SECONDS = 600.0
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{number:g} is not allowed; give a number above 0")
-    return number
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -50,7 +43,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--timeout",
-        type=_seconds,
+        type=above_zero,
         default=_SECONDS,
         metavar="S",
         help=f"a case that takes longer hangs ({_SECONDS:g} seconds)",

@@ -6,17 +6,9 @@ import argparse
 from typing import Any
 
 from .._conformance import CHOICES
-from .command_line import work
+from .command_line import positive, work
 
 _GROUPS = ("dtype", "layout", "mutation", "op", "source", "variant")
-
-
-def positive(text: str) -> int:
-    """A number from 1, as the type of an argument."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 1")
-    return number
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

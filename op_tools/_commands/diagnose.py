@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .command_line import Commands, add_allow_unseen, work
+from .command_line import Commands, above_zero, add_allow_unseen, positive, work
 
 _FOLDER = "op_diagnose_result"
 
@@ -29,13 +29,13 @@ def add(commands: Commands) -> None:
         metavar="CMD|RECORDING|LOSSES",
         help="a run that is right: its command, its recording by op-tools run --record, or a file of its losses",
     )
-    diagnose.add_argument("--budget", type=float, default=60, metavar="MIN", help="minutes for all of it (60)")
+    diagnose.add_argument("--budget", type=above_zero, default=60, metavar="MIN", help="minutes for all of it (60)")
     diagnose.add_argument(
-        "--steps", type=int, default=3, metavar="N", help="compare each call of the first N training steps (3)"
+        "--steps", type=positive, default=3, metavar="N", help="compare each call of the first N training steps (3)"
     )
     diagnose.add_argument(
         "--stall",
-        type=float,
+        type=above_zero,
         default=120,
         metavar="SECONDS",
         help="the program hangs when no operator begins or ends for so long (120)",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .command_line import Commands, add_allow_unseen, add_imports, work
-from .conformance_cases import positive
+from .command_line import Commands, above_zero, add_allow_unseen, add_imports, positive, work
 
 _SECONDS = 120.0
 
@@ -43,7 +42,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder of the result")
     parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes (as many as cores)")
     parser.add_argument(
-        "--timeout", type=float, default=_SECONDS, metavar="S", help=f"a case that takes longer hangs ({_SECONDS:g})"
+        "--timeout",
+        type=above_zero,
+        default=_SECONDS,
+        metavar="S",
+        help=f"a case that takes longer hangs ({_SECONDS:g})",
     )
     parser.add_argument("--resume", action="store_true", help="go on where an interrupted run was")
     add_imports(parser)

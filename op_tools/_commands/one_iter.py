@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._runs import ITERATION_SEED
-from .command_line import Commands, add_allow_unseen, work
+from .command_line import Commands, add_allow_unseen, positive, work
 
 FOLDER = "op_one_iter_result"
 
@@ -15,7 +15,11 @@ def _add_program(command: argparse.ArgumentParser, program: str) -> None:
         "--seed", type=int, default=ITERATION_SEED, metavar="N", help=f"of all random numbers ({ITERATION_SEED})"
     )
     command.add_argument(
-        "--iterations", type=int, default=1, metavar="N", help="steps of an optimizer, then the program is ended (1)"
+        "--iterations",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="steps of an optimizer, then the program is ended (1)",
     )
     command.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     command.add_argument("folder", metavar="DIR", help="where the iteration is saved")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .command_line import Commands, add_allow_unseen, add_imports, work
+from .command_line import Commands, above_zero, add_allow_unseen, add_imports, positive, work
 
 
 def add(commands: Commands) -> None:
@@ -46,6 +46,6 @@ def add(commands: Commands) -> None:
         metavar="LIB",
         help="a library of operators or of a device that the script loads",
     )
-    parser.add_argument("--attempts", type=int, default=200, metavar="N", help="of --shrink, at most (200)")
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for a run (60)")
+    parser.add_argument("--attempts", type=positive, default=200, metavar="N", help="of --shrink, at most (200)")
+    parser.add_argument("--timeout", type=above_zero, default=60, metavar="S", help="seconds for a run (60)")
     parser.set_defaults(run=work("repro", "run_command", copies=("folder",)))

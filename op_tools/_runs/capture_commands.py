@@ -48,11 +48,34 @@ def _differing_environment(header: dict[str, Any], other: dict[str, Any]) -> lis
     return ["env", *words] if words else []
 
 
-def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str]) -> str:
-    """A program of the two again, as it was started."""
+def _elsewhere(header: dict[str, Any]) -> str:
+    """The folder in which a run was started, where it is another than this; its command may name files in it."""
+    folder = str(header.get("folder") or "")
+    return folder if folder and folder != str(Path.cwd()) else ""
+
+
+def missing_folders(rank: RankComparison) -> list[str]:
+    """The folders in which the runs were started, where they are not on this machine: the commands are for these folders."""
+    headers = [side.header for side in (rank._found.a, rank._found.b) if isinstance(side.header, dict)]
+    folders = dict.fromkeys(_elsewhere(header) for header in headers)
+    return [folder for folder in folders if folder and not Path(folder).is_dir()]
+
+
+def _run_command(headers: Sequence[dict[str, Any]], place: int, options: Sequence[str | Path]) -> str:
+    """A program of the two again, as it was started, and where.
+
+    Args:
+        headers: of both recordings.
+        place: of the program.
+        options: of op-tools run; paths of this folder.
+    """
     own = headers[place]
     start = map(str, own.get("start") or own["argv"])
-    return shlex.join([*_differing_environment(own, headers[1 - place]), *op_tools_words(), "run", *options, *start])
+    folder = _elsewhere(own)
+    words = [str(word.absolute()) if folder and isinstance(word, Path) else str(word) for word in options]
+    command = shlex.join([*_differing_environment(own, headers[1 - place]), *op_tools_words(), "run", *words, *start])
+    # In a shell of its own: the next command is for this folder.
+    return f"(cd {shlex.quote(folder)} && {command})" if folder and Path(folder).is_dir() else command
 
 
 def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder: Path) -> list[str]:
@@ -60,9 +83,9 @@ def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder
     commands = []
     for place, side in enumerate("ab"):
         module = (first.module_b if place else first.module) or first.module
-        options = ["--record", "--level", "aten", "--steps", str(first.step)]
+        options: list[str | Path] = ["--record", "--level", "aten", "--steps", str(first.step)]
         options += ["--modules", module] if module else []
-        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
+        commands.append(_run_command(headers, place, [*options, "--output-dir", folder / side]))
     return [*commands, op_tools_line("compare", str(folder / "a"), str(folder / "b"), "--next")]
 
 
@@ -97,6 +120,14 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
         items = dict.fromkeys(of_calls[call] for row in rows for call in core.calls_of(row.row)[place])
         listed = folder / f"calls_{side}.txt"
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
-        options = ["--capture", "--level", first.level, "--steps", str(first.step), "--only-calls", str(listed)]
-        commands.append(_run_command(headers, place, [*options, "--output-dir", str(folder / side)]))
+        options: list[str | Path] = [
+            "--capture",
+            "--level",
+            first.level,
+            "--steps",
+            str(first.step),
+            "--only-calls",
+            listed,
+        ]
+        commands.append(_run_command(headers, place, [*options, "--output-dir", folder / side]))
     return [*commands, op_tools_line("compare", "--confirm", str(folder / "a"), str(folder / "b"))]

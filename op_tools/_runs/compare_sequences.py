@@ -80,13 +80,15 @@ def compare_sequences(
     comparison = ComparedTokens(a, b)
     rows = comparison.rows()
     alone = comparison.alone()
+    matched = set(comparison.match[comparison.match != NO_TOKEN].tolist())
+    ends = _ends_alone(a, matched)
     result = SequenceComparison(
         a.recording.path,
         b.recording.path,
         rows,
         len(a.tokens),
         len(b.tokens),
-        len(set(comparison.match[comparison.match != NO_TOKEN].tolist())),
+        len(matched),
         (len(set(a.tokens.forward)), len(set(b.tokens.forward))),
         (_ids_and_texts(alone[0]), _ids_and_texts(alone[1])),
         _log_probabilities(comparison),
@@ -94,5 +96,20 @@ def compare_sequences(
         other_parameters=list(comparison.other_parameters),
         accounts=accounts_of({"A": a.recording, "B": b.recording}),
         incomplete=sum(not run.recording.complete for run in runs),
+        tokens_alone=(len(a.tokens) - len(matched) - ends, int((comparison.match == NO_TOKEN).sum())),
+        ends=ends,
     )
     return result if captures is None else proven_rows(result, comparison, captures)
+
+
+def _ends_alone(run: TokenRun, matched: set[int]) -> int:
+    """How many sequences of a run end with a token that the other run has not, and have all others in both: an engine gives a last
+    token, and computes nothing with it."""
+    sequences: dict[tuple[int, int], list[int]] = {}
+    for token, key in enumerate(zip(run.tokens.forward, run.tokens.sequence, strict=True)):
+        sequences.setdefault(key, []).append(token)
+    count = 0
+    for tokens in sequences.values():
+        *others, last = sorted(tokens, key=run.tokens.position.__getitem__)
+        count += last not in matched and bool(others) and matched.issuperset(others)
+    return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -118,6 +119,8 @@ class ConfirmedRow:
     """Tensors among A's arguments."""
     arguments: str = ""
     """Other arguments of the call in A and in B, where they differ."""
+    problem: str = ""
+    """Why a file of the two calls could not be read: `inputs` and `outputs` are not known then."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,6 +198,8 @@ def _verdict(inputs: float, outputs: float, a: str, b: str) -> str:
         return "A's operator is wrong"
     if NOT_JUDGED.intersection((a, b)):
         return "not known: it could not be run again"
+    if math.isnan(outputs):
+        return "not known: a file could not be read"
     if inputs == 0 and outputs == 0:
         return "agrees"
     return "the operator is right, its input is different" if inputs else "both are right: rounding"
@@ -210,12 +215,18 @@ def judged_pairs(pairs: Sequence[tuple[CapturedId, CapturedId]], *, crossed: boo
     of_a, of_b = replayed([a.path for a, _ in pairs]), replayed([b.path for _, b in pairs])
     rows = []
     for a, b in pairs:
-        of_run_a, of_run_b = load_call(a.path), load_call(b.path)
-        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
-        outputs = _difference(of_run_a.result, of_run_b.result)
         status_a, status_b = (
             str(all_.get(path, {}).get("status", "could not run")) for all_, path in ((of_a, a.path), (of_b, b.path))
         )
+        try:
+            of_run_a, of_run_b = load_call(a.path), load_call(b.path)
+        except Error as error:
+            verdict = _verdict(math.nan, math.nan, status_a, status_b)
+            facts = (a.name, a.module, a.step, a.path, b.path, math.nan, math.nan, status_a, status_b, "", verdict)
+            rows.append(ConfirmedRow(*facts, problem=str(error)))
+            continue
+        inputs = _difference((of_run_a.args, of_run_a.kwargs), (of_run_b.args, of_run_b.kwargs))
+        outputs = _difference(of_run_a.result, of_run_b.result)
         device = _device_of(of_run_b) if crossed else ""
         of_both = str(replayed([a.path], device).get(a.path, {}).get("status", "")) if device else ""
         verdict = _verdict(inputs, outputs, status_a, status_b)
@@ -264,7 +275,8 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
         else:
             problems.append(f"{call.path}: B has no such call")
     problems += [f"{one.path}: A has no such call" for left in places.values() for one in left]
-    return Confirmation(judged_pairs(pairs, crossed=True), problems)
+    rows = judged_pairs(pairs, crossed=True)
+    return Confirmation(rows, [*problems, *(f"not judged: {row.problem}" for row in rows if row.problem)])
 
 
 def _device_of(call: CapturedCall) -> str:

@@ -96,6 +96,10 @@ class SequenceComparison(Result):
     """Parameters that have other bits in B."""
     accounts: dict[str, Coverage] = field(default_factory=dict)
     incomplete: int = 0
+    tokens_alone: tuple[int, int] = (0, 0)
+    """Of A and of B, which the other has not; those of `ends` are not among them."""
+    ends: int = 0
+    """Tokens of A alone that are the last of a sequence whose others B has: the engine gave them, and never read them."""
 
     @property
     def first(self) -> SequenceRow | None:
@@ -132,8 +136,8 @@ class SequenceComparison(Result):
     def unseen(self) -> list[str]:
         """Why it is not known that tokens have the same bits in both; empty where it is."""
         reasons = [] if self.rows else ["no result was compared"]
-        if self.matched < min(self.tokens_a, self.tokens_b):
-            reasons.append(f"{self.matched} tokens are in both, A has {self.tokens_a} and B has {self.tokens_b}")
+        if any(self.tokens_alone):
+            reasons.append(f"{self.tokens_alone[0]} tokens are in A alone, {self.tokens_alone[1]} in B alone")
         if any(self.alone):
             counts = [len(calls) for calls in self.alone]
             reasons.append(f"{counts[0]} calls on tokens are in A alone, {counts[1]} in B alone")
@@ -148,7 +152,7 @@ class SequenceComparison(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """`agrees` only where all tokens of the shorter run were compared, in all their calls."""
+        """`agrees` only where all tokens were compared, but for `ends`, in all their calls."""
         return verdict_of(wrong=self.first is not None or bool(self.other_parameters), unseen=self.unseen)
 
     @property
@@ -173,7 +177,7 @@ class SequenceComparison(Result):
             records.append({"kind": "first_divergence", **asdict(self.first), "before": self.before(self.first)})
         if (beyond := self.beyond_rounding) is not None:
             records.append({"kind": "beyond_rounding", **asdict(beyond), "before": self.before(beyond)})
-        names = ("tokens_a", "tokens_b", "matched", "forwards", "alone", "other_parameters")
+        names = ("tokens_a", "tokens_b", "matched", "tokens_alone", "ends", "forwards", "alone", "other_parameters")
         end = asdict(self.log_probabilities) if self.log_probabilities else None
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
         records.append(
@@ -189,6 +193,8 @@ def _described(comparison: SequenceComparison) -> Iterator[str]:
         yield from lines_of(comparison.accounts.get(name))
     forwards_a, forwards_b = comparison.forwards
     yield f"tokens: {comparison.tokens_a} of A in {forwards_a} forward passes, {comparison.tokens_b} of B in {forwards_b}; {comparison.matched} in both"
+    if comparison.ends:
+        yield f"not compared: {comparison.ends} tokens of A that end a sequence: B gave them, and did not compute with them"
     yield from (f"another parameter in B: {name}" for name in comparison.other_parameters)
     columns: list[Shown[SequenceRow]] = [
         Shown("op", lambda row: short_name(row.op)),

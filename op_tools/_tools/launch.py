@@ -128,11 +128,6 @@ def _shown_as_its_own() -> Iterator[None]:
         raise
 
 
-def is_script(path: str) -> bool:
-    """Does Python run it: a file, or a folder with a __main__.py?"""
-    return Path(path).is_file() or (Path(path) / "__main__.py").is_file()
-
-
 def run_script(path: str, arguments: Sequence[str]) -> None:
     """Runs a script as ``python path arguments`` does: __main__, sys.argv, sys.path, exit by SystemExit."""
     sys.argv = [path, *arguments]

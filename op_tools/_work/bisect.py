@@ -11,7 +11,8 @@ from .._base.verdict import Verdict, status_of
 from .._bisect.bisection import Session, suspects_of
 from .._bisect.outcome import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import Plan, Processes, State, command_line
-from .._commands.command_line import visible
+from .._commands.command_line import UsageError, check_script, visible
+from .._diagnose.program import Program
 
 
 def _say(line: str) -> None:
@@ -23,15 +24,16 @@ def _say(line: str) -> None:
 def run_command(options: argparse.Namespace) -> int:
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     if not command:
-        raise Error("which program? op-tools bisect [options] -- train.py ...")
-    for name in ("timeout", "jobs"):
-        value = getattr(options, name)
-        if value is not None and value <= 0:
-            raise Error(f"--{name} {value:g} is not allowed; give a number above 0")
+        raise UsageError("which program? op-tools bisect [options] -- train.py ...")
+    if (script := Program(tuple(command)).script) and script[0] != "-m":
+        check_script(script[0])
     if options.check and options.reference:
-        raise Error("give --check or --reference: the one or the other judges")
+        raise UsageError("give --check or --reference: the one or the other judges")
     options.metric = options.metric or LOSS
-    metric = Metric(options.metric)
+    try:
+        metric = Metric(options.metric)
+    except Error as error:
+        raise UsageError(str(error)) from None
     reference = read_reference(options.reference, metric) if options.reference else [] if options.check else None
     judge = BisectJudge(reference, options.band)
     suspects = suspects_of(options.suspects)

@@ -13,7 +13,7 @@ from .._base.declared_rows import RunRow
 from .._base.optional_parts import Group, load_part
 from .._base.verdict import status_of
 from .._commands.command_line import UsageError, visible
-from .._runs.capture_commands import next_commands
+from .._runs.capture_commands import missing_folders, next_commands
 from .._runs.compare_many import ManyRuns, compare_many_share
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
 from .._runs.compare_runs import compare_share, is_single_rank, open_run, rank_count, read_fusions
@@ -56,6 +56,8 @@ def _show(comparison: RunsComparison, *, with_next: bool) -> None:
         text = "--next: a recording does not name its program"
     elif (count := (diverged._found.a.header or {}).get("world_size", 1)) > 1:
         text += f"\n(rank {diverged.rank} of {count}: with your launcher, as in torchrun --no-python op-tools run ...)"
+    if commands and (folders := missing_folders(diverged)):
+        text += f"\n(start the programs as in {' and '.join(folders)}, which this machine does not have)"
     sys.stdout.write(visible("\n".join(["", text, *(f"  {one}" for one in commands)])) + "\n")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._base.core import Error, launched_ranks
 from .._base.verdict import status_of
-from .._commands.command_line import UsageError, visible
+from .._commands.command_line import UsageError, check_script, visible
 from .._diagnose.answer import Answer
 from .._diagnose.conclusion import finish
 from .._diagnose.program import Program
@@ -31,12 +31,9 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise UsageError(
             "this is a rank of a launcher: give the launcher to it, op-tools diagnose -- torchrun ... train.py"
         )
-    for name in ("budget", "steps", "stall"):
-        if getattr(options, name) <= 0:
-            raise UsageError(f"--{name} {getattr(options, name):g} is not allowed; give a number above 0")
     program = Program(tuple(command))
-    if (script := program.script) and script[0] != "-m" and not Path(script[0]).is_file():
-        raise UsageError(f"{script[0]}: there is no such script; a module is -m NAME")
+    if (script := program.script) and script[0] != "-m":
+        check_script(script[0])
     folder = Path(options.output)
     plan = Plan(program, folder, options.reference, options.budget, options.steps, options.stall, options.all)
     try:

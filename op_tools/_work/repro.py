@@ -13,6 +13,7 @@ from .._base.core import Error
 from .._base.verdict import Verdict, status_of
 from .._commands.command_line import UsageError, visible
 from .._reduce import reduce_graph
+from .._runs.judged_captures import calls_below
 from .._torch.backends import is_simulated, modules_of
 from .._torch.saved_graphs import graph_folder, read_graph
 from ..repro import Made, Plan, device_of, is_variation, make, shrink, write_cpp, write_issue
@@ -69,8 +70,19 @@ def _unused_script() -> Path:
     return next(path for path in map(Path, names) if not path.exists())
 
 
+def _refuse_folder_above(folder: str) -> None:
+    if graph_folder(Path(folder)) or not Path(folder).is_dir() or (Path(folder) / "input.pth").exists():
+        return
+    calls, _ = calls_below(folder)
+    if calls and Path(calls[0].path) != Path(folder):
+        raise UsageError(
+            f"{folder} has {len(calls)} calls below it; name the folder of a call, such as {calls[0].path}"
+        )
+
+
 def run_command(options: argparse.Namespace) -> int:
     options.folder = call_folder(options.folder)
+    _refuse_folder_above(options.folder)
     graph = graph_folder(Path(options.folder))
     device = options.device or (read_graph(graph).device if graph else device_of(options.folder))
     if is_simulated(device) and not (options.imports or options.load):

@@ -17,7 +17,7 @@ from .._base.config_file import Config, read_config
 from .._base.core import Error, reload_log_level
 from .._base.tool_declarations import CONFIG_FILE, FAIL_ON
 from .._base.tool_descriptions import hook_options, kind_of, kinds
-from .._commands.command_line import UsageError, visible
+from .._commands.command_line import UsageError, check_script, visible
 from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
@@ -165,8 +165,8 @@ def run_command(options: argparse.Namespace) -> int:
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
         os.environ |= launch.environment(in_children)
     run = launch.run_module if options.module else launch.run_script
-    if not options.module and not launch.is_script(options.program):
-        raise UsageError(f"{options.program}: there is no such script; a module is run with -m")
+    if not options.module:
+        check_script(options.program)
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
         reload_log_level()

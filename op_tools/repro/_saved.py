@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .._base.captured_calls import CapturedCall, load, load_call, tensors_of
-from .._base.core import GRAPH_CALLS, Error, operator_of_call
+from .._base.core import GRAPH_CALLS, Error, leaves_device_open, operator_of_call
 from .._torch.python_functions import find
 from .._torch.saved_graphs import SavedGraph, graph_folder, read_graph
 from ._literals import dotted
@@ -78,9 +78,18 @@ class Saved:
 
 
 def _device(call: CapturedCall) -> str:
-    devices = [str(one["device"]) for one in call.meta.get("inputs", [])]
+    tensors = call.meta.get("inputs") or call.meta.get("outputs", [])  # a factory has results alone
+    devices = [str(one["device"]) for one in tensors]
     device = next((one for one in devices if one.partition(":")[0] not in ("cpu", "meta")), "cpu")
     return device.removesuffix(":0")
+
+
+def _default_device(call: CapturedCall, keeps_cpu: bool) -> torch.device | None:
+    """For a factory whose call names no device: that of the script, as torch.set_default_device has it. None: the call stays as it is."""
+    results = [str(one["device"]) for one in call.meta.get("outputs", [])[:1]]
+    if results == ["meta"]:
+        return torch.device("meta")
+    return None if keeps_cpu and results == ["cpu"] else torch.device("cpu")  # written as the script's
 
 
 def device_of(folder: str) -> str:
@@ -205,6 +214,11 @@ def read_saved(folder: str, gradients: bool = True) -> Saved:
         saved.call = call = replace(call, args=tuple(raw["args"]), kwargs=dict(raw["kwargs"]))
         saved.aten = raw.get("aten")
         saved.variation = raw.get("variation")
+    metas = call.meta.get("inputs", [])
+    keeps_cpu = any(str(one.get("device", "cpu")).partition(":")[0] not in ("cpu", "meta") for one in metas)
+    if saved.aten is None and leaves_device_open(call.name, call.args, call.kwargs):
+        default = _default_device(call, keeps_cpu)
+        saved.call = call = replace(call, kwargs=call.kwargs | ({"device": default} if default else {}))
     saved.args, saved.kwargs = call.args, call.kwargs
     saved.graph = graph_of(folder, call.name)
     try:
@@ -219,8 +233,6 @@ def read_saved(folder: str, gradients: bool = True) -> Saved:
     arriving = list(call.grad_outputs or ()) if gradients else []
     memories = _Memories(saved)
     memories.add(tensors + [one for one in arriving if one is not None])
-    metas = call.meta.get("inputs", [])
-    keeps_cpu = any(str(one.get("device", "cpu")).partition(":")[0] not in ("cpu", "meta") for one in metas)
     wants_grad = call.meta.get("level", "torch") == "torch" and saved.state.get("grad_enabled", True)
     for number, tensor in enumerate(tensors):
         view = memories.view(tensor)

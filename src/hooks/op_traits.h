@@ -79,6 +79,7 @@ enum class OpTrait : uint8_t {
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
   kReadsStorageOffset,       // its result depends on the place of a tensor in its storage
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
+  kOnDefaultDevice,          // makes a tensor on torch's default device where its call names none
 };
 
 struct OpFamily {
@@ -102,7 +103,7 @@ inline bool has_trait(std::string_view base_name, OpTrait trait) {
 // torch.ops.aten.add.Tensor -> add
 OP_TOOLS_API std::string_view base_name(std::string_view op_name);
 // An operator or a function of torch's, not of another library.
-bool is_torchs_own(std::string_view op_name);
+OP_TOOLS_API bool is_torchs_own(std::string_view op_name);
 // ADD_ and LINEAR, as they stand in the names of environment variables.
 OP_TOOLS_API std::string capital_base_name(std::string_view op_name);
 

@@ -341,18 +341,39 @@ def test_references(tmp_path, text):
     ("arguments", "said"),
     [
         ([], "which program"),
-        (["--timeout", "-1", "--", "x.py"], "--timeout"),
-        (["--jobs", "0", "--", "x.py"], "--jobs"),
-        (["--band", "nan", "--", "x.py"], "band"),
+        (["--timeout", "-1", "--", "x.py"], "--timeout: -1 is not allowed"),
+        (["--timeout", "nan", "--", "x.py"], "--timeout: nan is not allowed"),
+        (["--jobs", "0", "--", "x.py"], "--jobs: 0 is not allowed"),
+        (["--band", "nan", "--", "x.py"], "--band: nan is not allowed"),
+        (["--band", "-1", "--", "x.py"], "--band: -1 is not allowed"),
         (["--metric", "(", "--", "x.py"], "regular expression"),
-        (["--reference", "missing", "--", "x.py"], "missing"),
         (["--reference", "r", "--check", "true", "--", "x.py"], "the one or the other"),
+        (["--", "nothing.py"], "nothing.py: there is no such script"),
+        (["--", "this python", "nothing.py"], "nothing.py: there is no such script"),
+    ],
+)
+def test_wrong_usage(arguments, said, capsys):
+    Path("x.py").touch()
+    try:
+        status = main(["bisect", *(sys.executable if word == "this python" else word for word in arguments)])
+    except SystemExit as end:
+        status = end.code
+    assert status == 64
+    assert said in capsys.readouterr().err
+    assert not Path("op_bisect_result").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--reference", "missing", "--", "x.py"], "missing"),
         (["--suspects", "missing", "--", "x.py"], "missing"),
         (["--resume", "--", "x.py"], "state.jsonl"),
         (["--", "./no_such_program"], "no_such_program"),
     ],
 )
-def test_wrong_usage(arguments, said, capsys):
+def test_what_cannot_be_read_or_started_is_named(arguments, said, capsys):
+    Path("x.py").touch()
     assert main(["bisect", *arguments]) == 2
     assert said in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import itertools
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -241,6 +242,25 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
     (wrong,) = [row for row in rows if row["b"] == "differs"]
     assert (wrong["op"], wrong["a"], wrong["random"], wrong["arguments"]) == ("aten::relu", "agrees", False, "")
     assert wrong["tensors"] == 1
+
+
+def test_a_damaged_call_hides_no_wrong_operator(tmp_path, capsys):
+    captured(tmp_path / "a", level="aten", device="sim")
+    with sim.fault("scale", ops="aten::relu", call=1, scale=1.25):
+        captured(tmp_path / "b", level="aten", device="sim")
+    captures = [str(tmp_path / side / "capture") for side in "ab"]
+    damaged = next(path for path in sorted(Path(captures[1]).rglob("output.pth")) if "relu" not in str(path))
+    os.truncate(damaged, 50)
+    assert main(["compare", "--confirm", *captures, "--json", str(tmp_path / "confirmed.jsonl")]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("B's operator is wrong") == 1
+    assert "not known: it could not be run again" in shown
+    *rows, summary = map(json.loads, (tmp_path / "confirmed.jsonl").read_text().splitlines())
+    assert [row["op"] for row in rows if row["b"] == "differs"] == ["aten::relu"]
+    (unread,) = [row for row in rows if row["problem"]]
+    assert unread["path_b"] == str(damaged.parent)
+    assert str(damaged.parent) in unread["problem"]
+    assert summary["problems"] == [f"not judged: {unread['problem']}"]
 
 
 # ---- many runs, ranks ----

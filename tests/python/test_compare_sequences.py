@@ -135,6 +135,36 @@ def test_what_keeps_its_bits_agrees_for_each_token(tmp_path):
     assert f"{len(comparison.rows)} results have the same bits" in comparison.table()
 
 
+def pieces(model, tokens):
+    for at in range(0, tokens.shape[1], 3):
+        model(tokens[:, at : at + 3])
+
+
+@pytest.mark.parametrize(
+    ("train", "serve", "alone", "ends"),
+    [
+        pytest.param(slice(9), slice(8), (0, 0), 1, id="the engine computes nothing with the last token"),
+        pytest.param(slice(9), slice(7), (2, 0), 0, id="two at the end are missing"),
+        pytest.param(slice(9), slice(1, 9), (1, 0), 0, id="the first is missing"),
+        pytest.param(slice(8), slice(9), (0, 1), 0, id="the engine has more"),
+    ],
+)
+def test_tokens_of_a_single_run_are_not_judged_but_for_the_last_that_the_engine_gives(
+    tmp_path, train, serve, alone, ends
+):
+    model, tokens = Plain(), torch.arange(9).view(1, 9)
+    of_a = recorded(tmp_path / "train", lambda: model(tokens[:, train]))
+    of_b = recorded(tmp_path / "serve", lambda: pieces(model, tokens[:, serve]))
+    comparison = op_tools.compare_sequences(of_a, of_b)
+    assert comparison.first is None, comparison.table()
+    assert (comparison.tokens_alone, comparison.ends) == (alone, ends)
+    assert comparison.verdict.value == ("not judged" if any(alone) else "agrees"), comparison.unseen
+    if ends:
+        assert f"not compared: {ends} tokens of A" in comparison.table()
+    else:
+        assert f"NOT JUDGED: {alone[0]} tokens are in A alone, {alone[1]} in B alone" in comparison.table()
+
+
 def test_results_whose_rows_are_of_no_known_tokens_are_not_judged(tmp_path):
     model, tokens = Plain(), tokens_of() % 16
     turned = lambda some: model(some).movedim(1, 2).contiguous() * 2  # noqa: E731  (the tokens are the last dimension)

@@ -168,7 +168,11 @@ def test_a_launcher_gets_the_tools_by_variables_and_a_script_by_op_tools_run(tmp
     [
         ([], {}, "which program?"),
         (["--", "nothing.py"], {}, "nothing.py: there is no such script"),
-        (["--budget", "0", "--", "train.py"], {}, "--budget 0 is not allowed"),
+        (["--budget", "0", "--", "train.py"], {}, "--budget: 0 is not allowed"),
+        (["--budget", "nan", "--", "train.py"], {}, "--budget: nan is not allowed"),
+        (["--budget", "inf", "--", "train.py"], {}, "--budget: inf is not allowed"),
+        (["--stall", "nan", "--", "train.py"], {}, "--stall: nan is not allowed"),
+        (["--steps", "0", "--", "train.py"], {}, "--steps: 0 is not allowed"),
         (["--reference", "empty.txt", "--", "train.py"], {}, "empty.txt: give a JSON list of finite numbers"),
         (["--", "train.py"], {"RANK": "0"}, "give the launcher to it"),
     ],

@@ -114,6 +114,24 @@ def test_the_printed_commands_capture_the_calls_around_the_divergence_and_no_oth
     assert "relu" in wrong
 
 
+def test_the_printed_commands_run_in_another_folder_than_the_recordings(run, tmp_path):
+    run("op-tools run --record a train.py")
+    run("op-tools run --record b train.py", OP_TOOLS_SIM_FAULTS=FAULT)
+    (tmp_path / "else where").mkdir()
+    shown = run("cd 'else where' && op-tools compare ../a ../b --next", status=1).stdout
+    commands = [line.strip() for line in shown.partition("Next: capture")[2].splitlines() if line.startswith("  ")]
+    assert "B's operator is wrong" in run("\n".join(["cd 'else where'", *commands]), status=1).stdout
+
+
+def test_the_folder_of_a_recording_of_another_machine_is_named(run, tmp_path):
+    (tmp_path / "program").mkdir()
+    run("cd program && op-tools run --record ../a ../train.py")
+    run("cd program && op-tools run --record ../b ../train.py", OP_TOOLS_SIM_FAULTS=FAULT)
+    (tmp_path / "program").rmdir()
+    shown = run("op-tools compare a b --next", status=1).stdout
+    assert f"(start the programs as in {tmp_path / 'program'}, which this machine does not have)" in shown
+
+
 def test_a_call_of_backward_is_captured_by_the_printed_commands(run, tmp_path):
     run("op-tools run --level aten --record a train.py")
     run(

@@ -484,3 +484,89 @@ def test_strides_that_the_captured_run_got_wrong_are_named(replay, tmp_path):
         if check["verdict"] == "differs"
     ]
     assert differing == [("torch.exp", "strides")]
+
+
+def factories():
+    """None has a tensor or names a device."""
+    torch.ones(4)
+    torch.full((2,), 3.0)
+    torch.linspace(0, 1, 4)
+    torch.arange(3.0)
+    torch.eye(3)
+    torch.tensor([1.0, 2.0])
+    torch.zeros(2, device=None)
+    torch.ops.aten.ones.default([5])
+
+
+@BOTH
+def test_a_factory_that_names_no_device_runs_on_that_of_the_replay(python, replay, module, tmp_path, monkeypatch):
+    with op_tools.OpCapture(output_dir=tmp_path / "capture") as capture:
+        factories()
+    root = capture.result().root
+    for ops in (None, "fill_|linspace.*"):
+        monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", f"scale:ops={ops},scale=1.5" if ops else "")
+        replayed = replay(root, "--acc_check", "--device", "sim", python=python)
+        differing = {call["name"] for call in replayed.calls if call["status"] == "differs"}
+        wrong = {"torch.ones", "torch.full", "torch.linspace", "torch.ops.aten.ones.default"} if ops else set()
+        assert (differing, replayed.status) == (wrong, 1 if ops else 0)
+    assert replay(root, "--acc_check", python=python).status == 0
+
+
+def test_a_failure_on_the_default_device_is_seen_again_there(replay, tmp_path, monkeypatch):
+    torch.set_default_device("sim")
+    try:
+        with (
+            op_tools.sim_device.fault("scale", ops="aten::fill_.Scalar", scale=1.5),
+            op_tools.OpAutoCompare(output_dir=tmp_path / "compare") as tool,
+        ):
+            torch.ones(4)
+    finally:
+        torch.set_default_device(None)
+    (row,) = tool.result().failures
+    assert op_tools.load_call(row.saved + "/device").kwargs == {}
+    monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "scale:ops=fill_,scale=1.5")
+    again = replay(row.saved + "/device", "--acc_check", "--device", "sim")
+    assert again.status == 1
+    assert "this run is right" not in again.out
+    monkeypatch.delenv("OP_TOOLS_SIM_FAULTS")
+    assert "this run is right" in replay(row.saved + "/device", "--acc_check", "--device", "sim").out
+
+
+@BOTH
+def test_a_call_that_did_not_run_on_the_device_is_not_judged(python, replay, module, tmp_path):
+    with op_tools.OpCapture(output_dir=tmp_path / "capture", ops="torch.normal") as capture:
+        torch.normal(0.0, 1.0, (3,))
+    replayed = replay(capture.result().root, "--acc_check", "--device", "sim", python=python)
+    assert replayed.status == 2
+    assert [check["reason"] for call in replayed.calls for check in call["checks"]] == ["the call did not run on sim"]
+
+
+@BOTH
+def test_a_device_that_is_not_there_is_wrong_usage(python, one_call, replay, module):
+    report = replay(one_call[0].folder, "--device", "sim:7", python=python)
+    assert report.status == 64
+    assert "--device sim:7: there is no such device" in report.err
+
+
+@BOTH
+@pytest.mark.parametrize("option", ["--json", "--expected"])
+@pytest.mark.parametrize("file", ["/dev/full", "/nonexistent/file"])
+def test_a_file_that_cannot_be_written_is_status_2(python, option, file, one_call, build_dir, module):
+    start = [sys.executable, *python] if python else [build_dir / "run_op_from_data"]
+    command = [*map(str, start), str(one_call[0].folder), "--acc_check", option, file]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert f"{option} {file}: cannot be written" in done.stderr
+
+
+def test_gradients_that_agree_do_not_stand_for_an_output_that_was_not_saved(replay, tmp_path):
+    with op_tools.OpCapture(output_dir=tmp_path / "capture", ops="torch.exp") as capture:
+        torch.exp(torch.randn(3, requires_grad=True)).sum().backward()
+    root = Path(capture.result().root)
+    for output in root.rglob("output.pth"):
+        output.unlink()
+    replayed = replay(root, "--acc_check")
+    assert replayed.status == 2
+    (call,) = replayed.calls
+    assert call["status"] == "not judged"
+    assert {check["reason"] for check in call["checks"]} == {"no output was saved"}

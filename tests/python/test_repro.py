@@ -505,6 +505,37 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys):
     assert ".py" in capsys.readouterr().err
 
 
+def test_a_folder_above_calls_and_limits_that_are_no_limits_are_wrong_usage(tmp_path, capsys):
+    with op_tools.OpCapture(output_dir=tmp_path / "capture"):
+        torch.exp(torch.ones(3)).sin()
+    assert command(["repro", str(tmp_path / "capture")]) == 64
+    assert "3 calls below it; name the folder of a call, such as " in capsys.readouterr().err
+    for option in ("--timeout", "--attempts"):
+        with pytest.raises(SystemExit) as end:
+            command(["repro", str(tmp_path), option, "0"])
+        assert end.value.code == 64
+        assert f"{option}: 0 is not allowed" in capsys.readouterr().err
+
+
+def test_a_factory_that_names_no_device_has_that_of_the_script(library, monkeypatch):
+    torch.set_default_device("sim")
+    try:
+        folder = saved_failure(lambda: torch.ones(4), "scale", ops="aten::fill_.Scalar", scale=1.5)
+    finally:
+        torch.set_default_device(None)
+    saved = read_saved(folder)
+    assert op_tools.load_call(folder).kwargs == {}
+    assert (saved.device, saved.kwargs) == ("sim", {"device": torch.device("cpu")})
+    plan = Plan("sim", libraries=(library,))
+    script = write(saved, plan, "side.pth", "")
+    assert "torch.ones(4, device=torch.device(device))" in script.text
+    text = cpp_text(saved, Made(Path("x.py"), script, 3, "", ""), {}, "x.pth")
+    assert 'findSchemaOrThrow("aten::ones", "")' in text and "c10::IValue(device)" in text
+    fault = "scale:ops=aten::fill_.Scalar,scale=1.5"
+    assert made_script(folder, library, monkeypatch, fault)[2].reproduces
+    assert run("repro.py").returncode == 0
+
+
 def test_shrink_finds_the_limit_and_the_script_names_it(library, monkeypatch, capsys):
     folder = saved_failure(lambda: torch.exp(torch.randn(40, device="sim")), "above_size", ops="aten::exp", size=7)
     monkeypatch.setenv("OP_TOOLS_SIM_FAULTS", "above_size:ops=aten::exp,size=7")

@@ -106,6 +106,7 @@ def test_parts_that_do_not_fit_are_said(captures, replay, tmp_path):
         ((first, other), "belongs to 3 parts"),
         ((first, checked), "was made with other options"),
         ((tmp_path / "no.json",), "No such file"),
+        ((tmp_path,), f"{tmp_path}: is no file"),
     ]:
         done = replay("--merge", *files)
         assert (done.status, message in done.err) == (64, True), done.err

@@ -56,6 +56,25 @@ ProgramState state_on(const SavedCall& call, c10::Device device) {
   return state;
 }
 
+bool names(const Value& value, c10::DeviceType type) {
+  if (const auto* device = value.get_if<c10::Device>()) return device->type() == type;
+  if (const auto* dict = value.get_if<Dict>()) {
+    return std::any_of(dict->items->begin(), dict->items->end(),
+                       [type](const auto& item) { return names(item.second, type); });
+  }
+  const Values* items = sequence_items(value);
+  return items && std::any_of(items->begin(), items->end(), [type](const Value& item) { return names(item, type); });
+}
+
+// By its tensors; of a call that has and gives none, by the device that it names.
+bool ran_on(c10::DeviceType type, const RunInputs& inputs, const Value& result) {
+  std::vector<at::Tensor> tensors = flatten_tensors(result);
+  tensors.insert(tensors.end(), inputs.tensors.begin(), inputs.tensors.end());
+  if (tensors.empty()) return names(inputs.args, type) || names(inputs.kwargs, type);
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [type](const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == type; });
+}
+
 std::vector<at::DimVector> sizes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::DimVector> sizes;
   for (const at::Tensor& tensor : tensors) {
@@ -68,7 +87,7 @@ std::vector<at::DimVector> sizes_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 TestRun Engine::run_once(const SavedCall& call) {
-  const RunInputs inputs = make_inputs(call.args, call.kwargs, call.aten, plan_for(call, device_));
+  const RunInputs inputs = make_inputs(call, plan_for(call, device_));
   TestRun run;
   run.bound = bind(call.name, {inputs.args, inputs.kwargs, inputs.aten});
   const StateGate::Pass pass(gate_, call.meta.state.process, !call.rng.is<None>() || run.bound.random);
@@ -114,6 +133,7 @@ void Engine::run_forward(const SavedCall& call, const RunInputs& inputs, TestRun
   } catch (const std::exception& error) {
     outcome.raised = exception_text(error);
   }
+  run->on_device = ran_on(device_.type(), inputs, outcome.result);
   // A factory that is moved to another device draws from the generator there, of which nothing was captured.
   const Value moved = random.moved();
   if (const auto* states = moved.get_if<Dict>()) {
@@ -151,9 +171,17 @@ void add_written_beside(const TestRun& run, std::vector<Check>* checks) {
   checks->back().against = "cpu";
 }
 
+Check did_not_run_on(const std::string& device) {
+  Check check;
+  check.judgement = not_judged(Unjudged::kNoReference, "the call did not run on " + device);
+  check.against = "cpu";
+  return check;
+}
+
 }  // namespace
 
 std::vector<Check> Engine::judge(const SavedCall& call, const TestRun& run, References& references) const {
+  if (!run.on_device) return {did_not_run_on(options_.device)};
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   if (!options_.expected.empty()) {
     // Of a compiled graph the expectations are those of its operators, one by one, as they were for the program's.
@@ -225,6 +253,7 @@ std::vector<Check> Engine::compare_with_cpu(const SavedCall& call) {
   const SeenByHooks hidden(false);
   References references(call, gate_, operator_of(call));
   const TestRun run = run_once(call);
+  if (!run.on_device) return {did_not_run_on(options_.device)};
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   std::vector<Check> checks =
       device_.is_cpu() ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);

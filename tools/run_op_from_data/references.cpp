@@ -16,7 +16,7 @@ References::References(const SavedCall& call, StateGate& gate, ReplayableCall::O
 
 const ReplayableCall& References::replayable() {
   if (replayable_) return *replayable_;
-  const RunInputs inputs = make_inputs(call_.args, call_.kwargs, call_.aten, plan_for(call_, c10::kCPU));
+  const RunInputs inputs = make_inputs(call_, plan_for(call_, c10::kCPU));
   ReplayableCall::Saved saved;
   saved.level = level_of(call_);
   saved.name = call_.name;

@@ -62,6 +62,13 @@ void prepare_device(const ReplayOptions& options) {
     if (!device.is_cpu() && !device.is_meta() && !c10::impl::hasDeviceGuardImpl(device.type())) {
       throw Error("--device " + options.device + ": nothing here runs on it" + backend);
     }
+    if (device.has_index() && !device.is_cpu() && !device.is_meta()) {
+      const c10::DeviceIndex count = c10::impl::getDeviceGuardImpl(device.type())->deviceCount();
+      if (device.index() >= count) {
+        throw Error("--device " + options.device + ": there is no such device; their number is " +
+                    std::to_string(count));
+      }
+    }
   } catch (const c10::Error& error) {
     std::string text = error.what_without_backtrace();
     text.resize(std::min(text.find('\n'), text.size()));
@@ -110,7 +117,8 @@ int run(const ReplayOptions& options, PythonCaller* caller) {
   prepare_device(options);
   // Before hours are spent.
   if (!options.compare.empty()) read_times(options.compare);
-  check_json(options.json);
+  check_writable("--json", options.json);
+  check_writable("--expected", options.expected);
   std::optional<SavedInvariance> invariance;
   if (options.invariance) invariance.emplace();
   Engine engine(options, caller, invariance ? &*invariance : nullptr);
@@ -153,6 +161,9 @@ int run_command(const std::vector<std::string>& arguments, PythonCaller* caller)
       return shrink_command(*parsed.options, caller);
     }
     return run(*parsed.options, caller);
+  } catch (const Unwritable& error) {
+    std::cerr << "run_op_from_data: " << error.what() << "\n";
+    return kIncomplete;
   } catch (const std::exception& error) {
     std::cerr << "run_op_from_data: " << exception_text(error) << "\n";
     return kWrongUsage;

@@ -72,7 +72,7 @@ void write_expected(const std::string& path, const std::vector<CallReport>& repo
     file.write(piece.data, static_cast<std::streamsize>(piece.size));
   }
   file.close();
-  if (!file) throw Error("--expected " + path + ": cannot be written");
+  if (!file) throw Unwritable("--expected " + path + ": cannot be written");
 }
 
 }  // namespace
@@ -160,13 +160,16 @@ int Reporter::finish(std::vector<std::string> problems, double seconds) {
   }
   if (!options_.shard) note_filter(&summary);  // other parts may have such calls
   if (!options_.no_summary) print_summary(summary);
-  if (!options_.expected.empty()) write_expected(options_.expected, reports_);
-  if (!options_.json.empty()) {
+  const auto write_report = [&] {
+    if (options_.json.empty()) return;
     json head = json_of(summary);
     if (options_.shard) head["summary"]["shard"] = {options_.shard->index, options_.shard->count, of_all_};
     write_json(options_.json, std::move(head), json_calls());
-  }
-  return summary.exit_status();
+  };
+  const int status = status_after(summary.exit_status(), [&] {
+    if (!options_.expected.empty()) write_expected(options_.expected, reports_);
+  });
+  return status_after(status, write_report);
 }
 
 json Reporter::json_calls() const {

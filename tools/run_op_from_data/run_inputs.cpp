@@ -130,6 +130,18 @@ Value map_devices(const Value& value, const std::function<c10::Device(c10::Devic
   return value;
 }
 
+Value with_device(const Value& kwargs, c10::Device device) {
+  std::vector<std::pair<Value, Value>> items;
+  if (const auto* dict = kwargs.get_if<Dict>()) {
+    for (const auto& [key, item] : *dict->items) {
+      const auto* name = key.get_if<std::string>();
+      if (!name || *name != "device") items.emplace_back(key, item);
+    }
+  }
+  items.emplace_back(std::string("device"), device);
+  return make_dict(std::move(items));
+}
+
 struct CopyGradients final : torch::autograd::FunctionPostHook {
   explicit CopyGradients(std::shared_ptr<std::vector<at::Tensor>> target) : target(std::move(target)) {}
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
@@ -140,6 +152,19 @@ struct CopyGradients final : torch::autograd::FunctionPostHook {
 };
 
 }  // namespace
+
+bool leaves_device_open(std::string_view name, const Value& args, const Value& kwargs) {
+  if (!is_torchs_own(name) || !has_trait(base_name(name), OpTrait::kOnDefaultDevice)) return false;
+  for (const std::string_view key : {"device", "out"}) {
+    const Value* value = find_key(kwargs, key);
+    if (value && !value->is<None>()) return false;
+  }
+  const Values* items = sequence_items(args);
+  constexpr size_t kDevicePlace = 2;  // torch.as_tensor(data, dtype, device)
+  if (!items || items->size() <= kDevicePlace) return true;
+  const Value& third = (*items)[kDevicePlace];
+  return !third.is<c10::Device>() && !third.is<std::string>();
+}
 
 // A program that had tensors on an accelerator has some on the CPU on purpose; a program that had all on the CPU is
 // moved as a whole.
@@ -155,15 +180,19 @@ InputPlan plan_for(const SavedCall& call, c10::Device device) {
     // The files hold all tensors on the CPU: "meta" tensors have no data, and are not changed.
     plan.devices.push_back(plan.move_device(from));
   }
+  // An aten call has the tensors of which as_tensor makes its own.
+  if (call.aten.is<None>() && leaves_device_open(call.name, call.args, call.kwargs)) {
+    plan.default_device = call.meta.outputs.empty() ? device : plan.move_device(call.meta.outputs.front().device);
+  }
   return plan;
 }
 
-RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan) {
+RunInputs make_inputs(const SavedCall& call, const InputPlan& plan) {
   Copies copies(plan);
-  std::vector<at::Tensor> originals = flatten_tensors(args);
-  for (const at::Tensor& tensor : flatten_tensors(kwargs)) originals.push_back(tensor);
+  std::vector<at::Tensor> originals = flatten_tensors(call.args);
+  for (const at::Tensor& tensor : flatten_tensors(call.kwargs)) originals.push_back(tensor);
   for (size_t i = 0; i < originals.size(); ++i) copies.add(originals[i], i);
-  for_each_tensor(aten, [&](const at::Tensor& tensor) { copies.add(tensor, std::nullopt); });
+  for_each_tensor(call.aten, [&](const at::Tensor& tensor) { copies.add(tensor, std::nullopt); });
   copies.make();
 
   RunInputs inputs;
@@ -175,9 +204,10 @@ RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten,
     return map_devices(map_tensors(value, [&](const at::Tensor& tensor) -> Value { return copies.of(tensor); }),
                        plan.move_device);
   };
-  inputs.args = copied(args);
-  inputs.kwargs = copied(kwargs);
-  inputs.aten = copied(aten);
+  inputs.args = copied(call.args);
+  inputs.kwargs = copied(call.kwargs);
+  inputs.aten = copied(call.aten);
+  if (plan.default_device) inputs.kwargs = with_device(inputs.kwargs, *plan.default_device);
   return inputs;
 }
 

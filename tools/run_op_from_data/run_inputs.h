@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "fallback/moved_tensors.h"
@@ -32,9 +33,12 @@ struct InputPlan {
   std::map<size_t, std::vector<int64_t>> restrided;     // of input.pth: strides by tensor index
   std::vector<c10::Device> devices;                     // where tensors go, by index; may be short
   std::function<c10::Device(c10::Device)> move_device;  // where other tensors and devices among the arguments go
+  std::optional<c10::Device> default_device;            // of factories whose call names none
 };
+// torch.ones(4) names no device: under torch.set_default_device it is called with the default one.
+bool leaves_device_open(std::string_view name, const Value& args, const Value& kwargs);
 InputPlan plan_for(const SavedCall& call, c10::Device device);
-RunInputs make_inputs(const Value& args, const Value& kwargs, const Value& aten, const InputPlan& plan);
+RunInputs make_inputs(const SavedCall& call, const InputPlan& plan);
 
 // By tensor index: the call writes it, as far as its files say, and has nothing to do with the size of its storage.
 std::vector<bool> written_in_room(const SavedCall& call);

@@ -243,6 +243,8 @@ const char* what_is_missing(const SavedCall& call, const TestRun& run) {
   return nullptr;
 }
 
+constexpr const char* kNoOutput = "no output was saved";
+
 // A call that raised when it was captured: has it raised again?
 Check check_of_error(const SavedCall& call, const TestRun& run) {
   const std::string& error = call.meta.error;
@@ -309,7 +311,7 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
     append(std::move(forward), "saved", 0, &checks);
     add_new(saved_memory(call, run, references), &checks);
   } else {
-    checks.push_back(plain_check("saved", not_judged(Unjudged::kNotSaved, "no output was saved")));
+    checks.push_back(plain_check("saved", not_judged(Unjudged::kNotSaved, kNoOutput)));
   }
   CallFacts backward = facts;
   if (call.node_gradients) backward.options.golden = false;
@@ -332,6 +334,10 @@ std::vector<Check> RunJudge::against_saved(const SavedCall& call, const TestRun&
           is_saved ? "a gradient was saved, now there is none" : "no gradient was saved, now there is one";
     }
     append(std::move(gradients), "saved", pass, &checks);
+  }
+  for (Check& check : checks) {  // gradients that agree say nothing of the results
+    if (call.output || check.judgement.verdict != Verdict::kAgrees) continue;
+    check.judgement = not_judged(Unjudged::kNotSaved, kNoOutput);
   }
   if (const char* missing = what_is_missing(call, run)) {
     for (Check& check : checks) {

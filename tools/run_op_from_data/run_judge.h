@@ -24,6 +24,7 @@ struct TestRun {
   std::vector<double> backward_ms;
   std::string written_beside;  // MemoryBeside::changes()
   bool random = false;         // drew random numbers that are not those of the captured call
+  bool on_device = true;       // on that under test: a call without tensors may run elsewhere
 };
 
 // Any thread.

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "run_op_from_data/engine.h"
 #include "run_op_from_data/shrink.h"
+#include "run_op_from_data/summary.h"
 #include "tensor/exception_text.h"
 
 namespace op_tools::replay {
@@ -177,8 +178,8 @@ int shrink_command(const ReplayOptions& options, PythonCaller* caller) {
   const std::string text = report.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (options.json.empty()) {
     std::cout << text << "\n";
-  } else if (!(std::ofstream(options.json) << text << "\n")) {
-    throw Error("--json: cannot write " + options.json);
+  } else if (!(std::ofstream(options.json) << text << std::endl)) {
+    throw Unwritable("--json " + options.json + ": cannot be written");
   }
   return kDiffers;
 }

@@ -289,7 +289,7 @@ json json_of(const Summary& summary) {
           {"times", std::move(times)}};
 }
 
-void check_json(const std::string& name) {
+void check_writable(const std::string& option, const std::string& name) {
   if (name.empty()) return;
   const size_t slash = name.find_last_of('/');
   const std::string folder = slash == std::string::npos ? "." : name.substr(0, slash + 1);
@@ -298,7 +298,17 @@ void check_json(const std::string& name) {
   const char* const problem = is_there && S_ISDIR(status.st_mode) ? "is a folder"
                               : ::access(is_there ? name.c_str() : folder.c_str(), W_OK) == 0 ? nullptr
                                                                                               : std::strerror(errno);
-  if (problem) throw Error("--json " + name + ": cannot be written: " + problem);
+  if (problem) throw Unwritable(option + " " + name + ": cannot be written: " + problem);
+}
+
+int status_after(int status, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Unwritable& error) {
+    std::cerr << "run_op_from_data: " << error.what() << "\n";
+    return status == kAgrees ? kIncomplete : status;
+  }
+  return status;
 }
 
 namespace {
@@ -358,11 +368,11 @@ void write_json(const std::string& name, json summary, json calls) {
   std::ofstream file(name, std::ios::trunc);
   file << summary.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
   file.close();
-  if (!file) throw Error("--json " + name + ": cannot be written");
+  if (!file) throw Unwritable("--json " + name + ": cannot be written");
 }
 
 int merge_reports(const ReplayOptions& options) {
-  check_json(options.json);
+  check_writable("--json", options.json);
   Summary merged;
   merged.compare = options.compare;
   merged.allow_unseen = options.allow_unseen;
@@ -402,6 +412,8 @@ int merge_reports(const ReplayOptions& options) {
       }
     } catch (const json::exception& error) {
       throw Error(name + ": is no report that --json wrote (" + error.what() + ")");
+    } catch (const std::ios_base::failure&) {  // a folder
+      throw Error(name + ": is no file");
     }
   }
   check_parts(parts);
@@ -412,8 +424,9 @@ int merge_reports(const ReplayOptions& options) {
   }
   note_filter(&merged);
   print_summary(merged);
-  if (!options.json.empty()) write_json(options.json, json_of(merged), std::move(reports));
-  return merged.exit_status();
+  return status_after(merged.exit_status(), [&] {
+    if (!options.json.empty()) write_json(options.json, json_of(merged), std::move(reports));
+  });
 }
 
 }  // namespace op_tools::replay

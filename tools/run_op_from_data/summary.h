@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "base/error.h"
 #include "run_op_from_data/report.h"
 
 namespace op_tools::replay {
@@ -52,14 +54,23 @@ struct Summary {
 
 // A filter that matched no call of all is a problem: a misspelt name must not pass for "all agree".
 void note_filter(Summary* summary);
-// Throws Error when the file that --json names could not be written.
-void check_json(const std::string& file);
+
+// A file that an option names cannot be written: kIncomplete, no wrong usage.
+class Unwritable final : public Error {
+ public:
+  using Error::Error;
+};
+// `option`: "--json". Throws Unwritable. No file: nothing.
+void check_writable(const std::string& option, const std::string& file);
+// The exit status after `write`. When it throws Unwritable, that is said, and kAgrees becomes kIncomplete.
+int status_after(int status, const std::function<void()>& write);
 
 CallDigest digest_of(const CallReport& report);
 CallStatus status_of(const CallReport& report);
 void print_summary(const Summary& summary);
 // "summary", "problems" and "times" of the JSON report.
 nlohmann::json json_of(const Summary& summary);
+// Throws Unwritable.
 void write_json(const std::string& file, nlohmann::json summary, nlohmann::json calls);
 
 // Reads parts that --json wrote, prints a summary of them, writes a JSON report where wanted. Returns the exit
