@@ -117,8 +117,8 @@ void bind_host(py::module_& module) {
       [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
          py::function program_start, py::function count_flops, py::function advice, py::function gathers_collectives,
          std::string op_tools_command, std::string replay_command) {
-        g_functions = {is_from_outside.release(), module_path.release(),   named_tensors.release(),
-                       program_facts.release(),   program_start.release(), count_flops.release(),
+        g_functions = {is_from_outside.release(), module_path.release(),        named_tensors.release(),
+                       program_facts.release(),   program_start.release(),      count_flops.release(),
                        advice.release(),          gathers_collectives.release()};
         static auto* const host = new PythonHost;  // leaked, like the functions
         host->set_own_commands({std::move(op_tools_command), std::move(replay_command)});

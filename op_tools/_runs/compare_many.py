@@ -235,8 +235,8 @@ class _Reader:
 
 def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRuns | None:
     """As compare_many(), with the steps shared out among processes: the result of all on the first, elsewhere None."""
-    found = [find_run(run) for run in runs]
-    recordings = [(rank, read) for run in found for rank, read in run.items()]
+    by_run = [find_run(run) for run in runs]
+    recordings = [(rank, read) for run in by_run for rank, read in run.items()]
     parts = _all_steps(recordings[0][1](), len(recordings))
     mine = range(group.number, len(parts), group.count)
     readers = [_Reader(rank, read, parts) for rank, read in recordings] if mine else []
@@ -254,7 +254,7 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
         apart = [before or bool(count) for before, count in zip(apart, odd.apart, strict=True)]
         calls.update(odd.calls)
     absent = [str(part) for number, part in enumerate(parts) if number not in by_part]
-    missing = [sentence for run in found for sentence in run.missing()]
+    missing = [sentence for run in by_run for sentence in run.missing()]
     missing += [f"{', '.join(absent)}: {'; '.join(group.missing)}"] if absent else []
     return ManyRuns(
         [run.path for run in known],

@@ -267,8 +267,8 @@ def compare_ranks(
     Raises:
         op_tools.Error: a path holds no recording, `one` has several ranks, or `many` has one; a rule has another form.
     """
-    found = [find_run(one), find_run(many)]
-    of_one, of_many = ({rank: read() for rank, read in run.items()} for run in found)
+    runs = [find_run(one), find_run(many)]
+    of_one, of_many = ({rank: read() for rank, read in run.items()} for run in runs)
     if len(of_one) != 1 or len(of_many) < 2:
         raise Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
     for _, rule in rules:
@@ -291,5 +291,5 @@ def compare_ranks(
         ranks.unwritten,
         incomplete,
         accounts_of(named),
-        [sentence for run in found for sentence in run.missing()],
+        [sentence for run in runs for sentence in run.missing()],
     )

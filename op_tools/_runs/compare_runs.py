@@ -110,9 +110,9 @@ def find_run(run: PathOrRecording) -> FoundRun:
         if rank in paths:
             raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
         paths[rank] = path
-    found = FoundRun({rank: partial(_recording_of, path) for rank, path in paths.items()})
-    found.folder, found.absent = os.fspath(run), _absent_ranks(run, paths, world_size)
-    return found
+    readers = FoundRun({rank: partial(_recording_of, path) for rank, path in paths.items()})
+    readers.folder, readers.absent = os.fspath(run), _absent_ranks(run, paths, world_size)
+    return readers
 
 
 def open_run(run: PathOrRecording) -> dict[int, core.Recording]:
@@ -270,10 +270,8 @@ def compare_share(
     """As compare_runs(), with ranks shared out among processes: the comparison of all on the first, elsewhere None."""
     of_a, of_b = find_run(a), find_run(b)
     of_noise = find_run(noise) if noise is not None else {}
-    if len(of_a) == len(of_b) == 1:  # two recordings that the user named, be they of two ranks
-        by_rank = dict(zip(of_a, of_b.values(), strict=True))
-    else:
-        by_rank = of_b
+    are_two_files = len(of_a) == len(of_b) == 1  # that the user named, be they of two ranks
+    by_rank = dict(zip(of_a, of_b.values(), strict=True)) if are_two_files else of_b
     common = sorted(of_a.keys() & by_rank)
     ranks: list[RankComparison] = []
     kept = 0

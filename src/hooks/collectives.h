@@ -12,8 +12,8 @@
 namespace op_tools {
 
 // In after(): the collective's results may not have arrived yet; the program waits for its Work, or calls wait_tensor,
-// before it reads it. A call that the program itself waits for (async_op=False) has been waited for, unless it is put together with others
-// and begins later.
+// before it reads it. A call that the program itself waits for (async_op=False) has been waited for, unless it is put
+// together with others and begins later.
 OP_TOOLS_API bool brings_later(OpCall& call);
 // wait_tensor: the results of an earlier call have arrived after it, and not before.
 OP_TOOLS_API bool waits_for_collective(const OpCall& call);

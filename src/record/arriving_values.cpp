@@ -16,9 +16,9 @@ void ArrivingValues::add(const at::Tensor& tensor, uint32_t number) {
 }
 
 bool ArrivingValues::shows(const at::Tensor& read) const {
-  return read.layout() == at::kStrided && std::any_of(waiting_.begin(), waiting_.end(), [&](const ArrivingValue& value) {
-           return share_bytes(value.tensor, read);
-         });
+  return read.layout() == at::kStrided &&
+         std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](const ArrivingValue& value) { return share_bytes(value.tensor, read); });
 }
 
 std::vector<ArrivingValue> ArrivingValues::take(const at::Tensor& read) {

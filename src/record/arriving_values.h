@@ -1,6 +1,6 @@
-// Values that a collective brings later, and views of them: their rows are there, and they are read before the first call
-// that reads elements; a program waits for the collective before that. A value that the program writes, frees or never
-// reads stays without statistics. One thread at a time.
+// Values that a collective brings later, and views of them: their rows are there, and they are read before the first
+// call that reads elements; a program waits for the collective before that. A value that the program writes, frees or
+// never reads stays without statistics. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -116,8 +116,8 @@ void RecordHook::note(OpCall& call, HookState* any_state) {
     recorder_->take_inputs(call, state, key);
   }
   if (state.op->source.collective && waits_for_collective(call)) recorder_->arrive(state);
-  state.is_late = state.shows_late || (state.op->source.collective &&
-                                       state.op->source.of_results(call) == ValueSource::kUnknown);
+  state.is_late =
+      state.shows_late || (state.op->source.collective && state.op->source.of_results(call) == ValueSource::kUnknown);
   Recorder::Outputs outputs = recorder_->outputs_of(call, state);
   recorder_->read_outputs(call, state, outputs);
   recorder_->add_call(call, state, outputs);

@@ -437,8 +437,8 @@ std::string form_on_all_ranks(const Recording& run, uint32_t call) {
     text += ' ';
     if (value) text += json_text(*value);
   }
-  const bool have_same_shapes = form->pattern == Pattern::kSum || form->pattern == Pattern::kSumAtRoot ||
-                                form->pattern == Pattern::kFromRoot;
+  const bool have_same_shapes =
+      form->pattern == Pattern::kSum || form->pattern == Pattern::kSumAtRoot || form->pattern == Pattern::kFromRoot;
   if (!have_same_shapes) return text;
   for (const RecordedValue* value : tensors_at(run, run.inputs(run.calls[call]), "", form->sent)) {
     text += " of";
@@ -449,7 +449,8 @@ std::string form_on_all_ranks(const Recording& run, uint32_t call) {
 
 bool is_received(std::string_view op, std::string_view place) {
   const Form* const form = form_of(op);
-  if (!form || form->received.position == kNone) return place.starts_with("result") || place.starts_with("written args[0]");
+  if (!form || form->received.position == kNone)
+    return place.starts_with("result") || place.starts_with("written args[0]");
   if (!place.starts_with(kWritten)) return false;
   place.remove_prefix(kWritten.size());
   const Parameter& received = form->received;

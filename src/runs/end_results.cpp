@@ -45,7 +45,7 @@ struct EndResults {
   // By step: values that the engine gives to leaves; all that backward calls make.
   std::map<int64_t, std::vector<SeenValue>> leaf_gradients;
   std::map<int64_t, std::vector<uint32_t>> made_backward;
-  std::map<int64_t, double> largest_gradient;  // by step: root of the mean square
+  std::map<int64_t, double> largest_gradient;             // by step: root of the mean square
   std::set<std::pair<int64_t, std::string_view>> unread;  // parameters whose last value of a step is not known
 };
 

@@ -225,8 +225,7 @@ class OddFinder {
   }
 
   void look_at_results_of_collective(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls) {
-    const auto call =
-        std::find_if(calls.begin(), calls.end(), [](uint32_t number) { return number != kNoCall; });
+    const auto call = std::find_if(calls.begin(), calls.end(), [](uint32_t number) { return number != kNoCall; });
     if (call == calls.end()) return;
     look_at_inputs(calls);
     const Recording& all = *runs_[static_cast<size_t>(call - calls.begin())];
@@ -479,7 +478,8 @@ class OddFinder {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
       const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
-      const Hashes form = by_group ? Hashes{std::hash<std::string>()(form_on_all_ranks(*runs_[run], calls[run]))} : begin;
+      const Hashes form =
+          by_group ? Hashes{std::hash<std::string>()(form_on_all_ranks(*runs_[run], calls[run]))} : begin;
       camps[{by_input ? bits[run]->read : form, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});

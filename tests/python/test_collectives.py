@@ -264,7 +264,9 @@ def test_collectives_of_right_programs_are_not_odd(level, tmp_path):
         for file in (tmp_path / name).glob("*.oprec"):
             reductions = [call for call in op_tools.read_recording(file).calls if "reduce" in call.op]
             results = [tensor for call in reductions for _, tensor in call.outputs]
-            is_written_unseen = name == "coalesced" and level == "torch"  # gloo copies the results, where no function is called
+            is_written_unseen = (
+                name == "coalesced" and level == "torch"
+            )  # gloo copies the results, where no function is called
             assert is_written_unseen or not results or any(tensor.known for tensor in results), name
     assert altered(tmp_path / "in_place", tmp_path / "altered_gather", "gather_") > 0
     assert altered(tmp_path / "shared_steps", tmp_path / "altered_broadcast", "broadcast") >= 8

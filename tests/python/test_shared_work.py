@@ -70,8 +70,8 @@ def test_tasks_of_srun_give_the_answer_of_a_single_process(runs, command, tmp_pa
     words = ["compare", *command, "--json"]
     status = main([*words, str(tmp_path / "single.json")])
     text = capsys.readouterr().out
-    # The replicas of "a" have data of their own: most of their calls cannot be compared.
-    assert status == {"few_b": 1, "few_rounded": 0, "a": 2}[command[-1]] and ("gelu (forward, step 6)" in text) == (
+    # The replicas of "a" have data of their own: most of their calls cannot be compared. The few are not all ranks of their run.
+    assert status == {"few_b": 1, "few_rounded": 2, "a": 2}[command[-1]] and ("gelu (forward, step 6)" in text) == (
         "few_b" in command
     )
     answers = shared(2, *words, str(tmp_path / "shared.json"), cwd=runs)
@@ -120,6 +120,7 @@ def test_what_a_missing_process_had_to_do_is_not_judged(runs, command, tmp_path,
     summary = json.loads(out.read_text().splitlines()[-1])
     assert summary["verdict"] == "not judged" and summary["exit_status"] == 2
     *others, reason = summary["unseen"]
+    others = [text for text in others if "ranks 0 to 3, 7 to 15: no file in" not in text]
     assert [text.split(":")[0] for text in others] == ["most calls cannot be compared"] * (command == ("a",))
     assert "process 1 of 2 gave no part: no sign of life for 0.3 s (OP_TOOLS_SHARE_TIMEOUT)" in reason
     assert ("rank 5: process" if len(command) == 2 else "steps from") in reason
