@@ -35,12 +35,18 @@ struct CallOfRun {
   uint32_t run = 0, call = 0;
 };
 
+struct CollectiveCall {
+  GroupOfCall group;
+  uint32_t form = 0;  // a number for form_on_all_ranks(), of all runs; 0: empty
+};
+
 class OddFinder {
  public:
   explicit OddFinder(const std::vector<const Recording*>& runs) : runs_(runs) {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
       begin_.push_back(begin_of(*runs[i]));
+      all_.push_back(static_cast<uint32_t>(i));
       forward_.push_back(needs_forward_calls(*runs[i]) ? forward_calls(*runs[i]) : CallsById());
       if (i == 0) continue;
       const bool same = have_same_form(*runs[0], *runs[i]);
@@ -49,6 +55,7 @@ class OddFinder {
     are_shards_ = hold_shards();
     are_ranks_ = have_ranks();
     paired_.resize(runs.size());
+    collectives_.resize(runs.size());
   }
 
   OddCalls find() {
@@ -148,26 +155,41 @@ class OddFinder {
       if (!is_known) bits[run].reset();
     }
     is_compared_.assign(runs_.size(), false);
-    if (!is_shared) vote(bits, calls, OddFinding::kParameter);
+    if (!is_shared) vote(bits, calls, all_, OddFinding::kParameter);
     look_at_memory(bits, calls);
     const bool is_drawn = !is_shared && are_ranks_ && may_be_of_rank(op, calls);
     if (is_shared) {
       look_at_collective_by_alignment(bits, calls);
     } else if (!is_drawn) {
-      vote(bits, calls, OddFinding::kResults);
+      vote(bits, calls, all_, OddFinding::kResults);
     }
     count(calls, bits, is_drawn);
   }
 
   // --- Collectives
 
+  // Its facts are JSON, and the same in each step.
+  const CollectiveCall& collective(uint32_t run, uint32_t number) {
+    const Recording& all = *runs_[run];
+    const RecordedCall& call = all.calls[number];
+    std::vector<uint32_t> key{call.op, call.scalars};
+    for (const RecordedUse& use : all.inputs(call)) key.push_back(all.values[use.value].shape);
+    const auto [entry, is_new] = collectives_[run].try_emplace(std::move(key));
+    if (is_new) {
+      const std::string form = form_on_all_ranks(all, number);
+      if (!form.empty()) entry->second.form = forms_.try_emplace(form, forms_.size() + 1).first->second;
+      entry->second.group = group_of(all, number);
+      if (entry->second.group.name.empty()) entry->second.group.ranks = number_in(run, "world_size", 0);
+    }
+    return entry->second;
+  }
+
   // All ranks of a group call its collectives in the same order, and alone those of the same number belong together:
   // ranks whose other calls differ (each steps its own share of the parameters) are aligned otherwise. Of groups of
   // which the recordings have all of that.
   void look_at_collectives_in_order() {
     struct Member {
-      std::vector<uint32_t> calls;
-      std::vector<std::string> forms;
+      std::vector<uint32_t> calls, forms;
     };
     std::map<std::string, std::map<uint32_t, Member>> groups;  // by run
     for (uint32_t run = 0; run < runs_.size(); ++run) {
@@ -177,60 +199,63 @@ class OddFinder {
         std::optional<bool>& known = is_shared[all.calls[call].op];
         if (!known) known = is_collective(all.string(all.calls[call].op));
         if (!*known) continue;
-        std::string form = form_on_all_ranks(all, call);
-        if (form.empty()) continue;
-        Member& member = groups[group_of(all, call).name][run];
+        const CollectiveCall& shared = collective(run, call);
+        if (shared.form == 0) continue;
+        Member& member = groups[shared.group.name][run];
         member.calls.push_back(call);
-        member.forms.push_back(std::move(form));
+        member.forms.push_back(shared.form);
       }
-    }
-    for (const auto& [name, members] : groups) {
-      const std::vector<std::string>& forms = members.begin()->second.forms;
-      const auto has_them = [&](const auto& member) { return member.second.forms == forms; };
-      if (!std::all_of(members.begin(), members.end(), has_them)) continue;
-      std::vector<uint32_t> calls(runs_.size(), kNoCall);
-      for (size_t number = 0; number < forms.size(); ++number) {
-        for (const auto& [run, member] : members) calls[run] = member.calls[number];
-        look_at_collective(calls);
-      }
-    }
-  }
-
-  void look_at_collective(const std::vector<uint32_t>& calls) {
-    std::vector<std::optional<Bits>> bits(runs_.size());
-    for (size_t run = 0; run < runs_.size(); ++run) {
-      if (calls[run] == kNoCall) continue;
-      bits[run] = bits_of(run, calls[run]);
-      if (!bits[run]->results_known) bits[run].reset();
     }
     is_compared_.assign(runs_.size(), false);
-    look_at_results_of_collective(bits, calls);
-    for (size_t run = 0; run < runs_.size(); ++run) {
-      if (calls[run] != kNoCall) paired_[run].emplace(calls[run], static_cast<bool>(is_compared_[run]));
+    std::vector<uint32_t> calls(runs_.size(), kNoCall);
+    std::vector<std::optional<Bits>> bits(runs_.size());
+    for (const auto& [name, members] : groups) {
+      const std::vector<uint32_t>& forms = members.begin()->second.forms;
+      const auto has_them = [&](const auto& member) { return member.second.forms == forms; };
+      if (!std::all_of(members.begin(), members.end(), has_them)) continue;
+      std::vector<uint32_t> runs;
+      for (const auto& [run, member] : members) runs.push_back(run);
+      for (size_t number = 0; number < forms.size(); ++number) {
+        for (const auto& [run, member] : members) {
+          calls[run] = member.calls[number];
+          bits[run] = bits_of(run, calls[run]);
+          if (!bits[run]->results_known) bits[run].reset();
+          is_compared_[run] = false;
+        }
+        look_at_results_of_collective(bits, calls, runs);
+        for (const uint32_t run : runs) paired_[run].emplace(calls[run], static_cast<bool>(is_compared_[run]));
+      }
+      for (const uint32_t run : runs) {
+        calls[run] = kNoCall;
+        bits[run].reset();
+      }
     }
   }
 
   // What was not paired by its number.
-  void look_at_collective_by_alignment(std::vector<std::optional<Bits>> bits, std::vector<uint32_t> calls) {
-    std::map<uint32_t, bool> compared;
+  void look_at_collective_by_alignment(const std::vector<std::optional<Bits>>& bits,
+                                       const std::vector<uint32_t>& calls) {
+    std::vector<uint32_t> runs;
     for (uint32_t run = 0; run < runs_.size(); ++run) {
-      const auto paired = calls[run] == kNoCall ? paired_[run].end() : paired_[run].find(calls[run]);
-      if (paired == paired_[run].end()) continue;
-      compared.insert({run, paired->second});
-      calls[run] = kNoCall;
-      bits[run].reset();
+      if (calls[run] == kNoCall) continue;
+      const auto paired = paired_[run].find(calls[run]);
+      if (paired == paired_[run].end()) {
+        runs.push_back(run);
+      } else {
+        is_compared_[run] = paired->second;
+      }
     }
-    look_at_results_of_collective(bits, calls);
-    for (const auto& [run, is_compared] : compared) is_compared_[run] = is_compared;
+    look_at_results_of_collective(bits, calls, runs);
   }
 
-  void look_at_results_of_collective(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls) {
-    const auto call = std::find_if(calls.begin(), calls.end(), [](uint32_t number) { return number != kNoCall; });
-    if (call == calls.end()) return;
-    look_at_inputs(calls);
-    const Recording& all = *runs_[static_cast<size_t>(call - calls.begin())];
-    const std::string_view op = all.string(all.calls[*call].op);
-    if (has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) vote(bits, calls, OddFinding::kCollective);
+  // Of these runs.
+  void look_at_results_of_collective(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
+                                     const std::vector<uint32_t>& runs) {
+    if (runs.empty()) return;
+    look_at_inputs(calls, runs);
+    const Recording& all = *runs_[runs.front()];
+    const std::string_view op = all.string(all.calls[calls[runs.front()]].op);
+    if (has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) vote(bits, calls, runs, OddFinding::kCollective);
   }
 
   // A call that only moves a tensor to another device reads memory, too; it has no vote.
@@ -402,13 +427,11 @@ class OddFinder {
   }
 
   // Do each rank's results follow from the inputs of all ranks of its group?
-  void look_at_inputs(const std::vector<uint32_t>& calls) {
-    std::map<std::string, std::vector<uint32_t>> groups;  // runs
-    std::map<std::string, size_t> sizes;
-    for (uint32_t run = 0; run < runs_.size(); ++run) {
-      if (calls[run] == kNoCall) continue;
-      GroupOfCall group = group_of(*runs_[run], calls[run]);
-      if (group.name.empty()) group.ranks = number_in(run, "world_size", 0);
+  void look_at_inputs(const std::vector<uint32_t>& calls, const std::vector<uint32_t>& runs) {
+    std::map<std::string_view, std::vector<uint32_t>> groups;  // runs
+    std::map<std::string_view, size_t> sizes;
+    for (const uint32_t run : runs) {
+      const GroupOfCall& group = collective(run, calls[run]).group;
       groups[group.name].push_back(run);
       sizes[group.name] = group.ranks;
     }
@@ -421,9 +444,9 @@ class OddFinder {
       const auto is_behind = [](const RankCall& call, const RankCall& other) { return call.rank >= other.rank; };
       if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
         continue;  // no ranks of the same run
-      const std::string form = form_on_all_ranks(*ranks[0].run, ranks[0].call);
-      const auto is_same = [&](const RankCall& rank) { return form_on_all_ranks(*rank.run, rank.call) == form; };
-      if (form.empty() || !std::all_of(ranks.begin(), ranks.end(), is_same)) continue;  // not the same collective
+      const uint32_t form = collective(members.front(), calls[members.front()]).form;
+      const auto is_same = [&](uint32_t run) { return collective(run, calls[run]).form == form; };
+      if (form == 0 || !std::all_of(members.begin(), members.end(), is_same)) continue;  // not the same collective
       const std::vector<std::optional<bool>> follow = follow_from_inputs(ranks);
       const auto wrong = static_cast<size_t>(std::count(follow.begin(), follow.end(), std::optional(false)));
       for (size_t member = 0; member < members.size(); ++member) {
@@ -469,17 +492,17 @@ class OddFinder {
   }
 
   // Among runs that were given the same those are odd whose results fewer have than other ones.
-  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls, OddFinding finding) {
+  void vote(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
+            const std::vector<uint32_t>& runs, OddFinding finding) {
     const auto has_parameters = [](const std::optional<Bits>& of_run) { return of_run && !of_run->parameters.empty(); };
     if (finding == OddFinding::kParameter && std::none_of(bits.begin(), bits.end(), has_parameters)) return;
     std::map<std::pair<Hashes, std::string_view>, std::map<Hashes, std::vector<CallOfRun>>> camps;
     const bool by_begin = finding == OddFinding::kParameter && are_shards_;
-    for (uint32_t run = 0; run < bits.size(); ++run) {
+    for (const uint32_t run : runs) {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
       const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
-      const Hashes form =
-          by_group ? Hashes{std::hash<std::string>()(form_on_all_ranks(*runs_[run], calls[run]))} : begin;
+      const Hashes form = by_group ? Hashes{collective(run, calls[run]).form} : begin;
       camps[{by_input ? bits[run]->read : form, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});
@@ -544,6 +567,7 @@ class OddFinder {
   }
 
   const std::vector<const Recording*>& runs_;
+  std::vector<uint32_t> all_;  // their numbers
   std::vector<std::vector<bool>> unwritten_;
   std::vector<uint64_t> begin_;  // by run
   std::vector<CallsById> forward_;
@@ -553,6 +577,8 @@ class OddFinder {
   std::vector<bool> in_step_;      // by run: all its calls so far had the bits of others that are in step
   std::vector<bool> is_compared_;  // by run, of the call that is looked at
   std::vector<std::unordered_map<uint32_t, bool>> paired_;  // by run: collectives by their number; compared?
+  std::vector<std::map<std::vector<uint32_t>, CollectiveCall>> collectives_;  // by run; by operator, scalars, shapes
+  std::unordered_map<std::string, uint32_t> forms_;
   decltype(OddCalls::calls) counts_{};
 };
 
