@@ -2,8 +2,8 @@
 // copies share: a storage is copied once (only the range that is shown), a tensor that occurs twice has a single copy,
 // strides, storage aliasing, conj and neg bits, zero tensors and the marks of wrapped numbers are preserved; the place
 // within 64 bytes of memory, too, but beside a sparse tensor. Memory that is copied on write already is not copied, but
-// shared further. Used by the executors (redirect.h) in both
-// directions and by MovedCall (cpu_runner.h). Not shared between threads.
+// shared further. Used by the executors (redirect.h) in both directions and by MovedCall (cpu_runner.h). Not shared
+// between threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

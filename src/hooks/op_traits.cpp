@@ -346,11 +346,11 @@ constexpr OpFamily kFamilies[] = {
     {kReadsMetadata, "marks of the profiler",
      "_record_function_enter _record_function_enter_new _record_function_exit"},
     {kOnDefaultDevice, "torch.set_default_device decides about it",
-     "empty empty_permuted empty_strided empty_quantized ones zeros full scalar_tensor arange range linspace logspace "
-     "eye "
-     "tril_indices triu_indices rand randn randint randperm bartlett_window blackman_window hamming_window hann_window "
-     "kaiser_window fftfreq rfftfreq fft_fftfreq fft_rfftfreq sparse_coo_tensor sparse_compressed_tensor "
-     "sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor tensor as_tensor asarray"},
+     "empty empty_permuted empty_strided empty_quantized ones zeros full eye scalar_tensor tensor as_tensor asarray "
+     "arange range linspace logspace tril_indices triu_indices rand randn randint randperm bartlett_window "
+     "blackman_window hamming_window hann_window kaiser_window fftfreq rfftfreq fft_fftfreq fft_rfftfreq "
+     "sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
+     "sparse_bsc_tensor"},
     {kOpensFile, "it opens a file by its name, and may write it", "from_file _from_file"},
     {kKeepsNumbers, "detached from its graph, on another device, or another object", "detach cpu cuda __deepcopy__"},
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/op_filter.h"
 #include "base/read_options.h"
+#include "base/run_folder.h"
 #include "catch.h"
 #include "scoped_variable.h"
 
@@ -53,7 +54,7 @@ TEST_CASE("With nothing set, every option has its default", "[options]") {
   CHECK(options.scope.filter->admits("torch.Tensor.add"));
   CHECK_FALSE(options.scope.filter->has_only());
   CHECK(options.level == op_tools::Level::kAten);
-  CHECK(options.output_dir == ".");
+  CHECK(options.output_dir == absolute_path("."));
   CHECK_FALSE(options.scope.steps);
   CHECK_FALSE(options.skip_cpu);
   CHECK_FALSE(options.all_threads);
@@ -104,7 +105,7 @@ TEST_CASE("Each option is read from its variable", "[options]") {
     CHECK(won.scope.filter->admits("torch.Tensor.add_"));
     CHECK_FALSE(won.scope.filter->admits("torch.relu"));
     CHECK(won.level == op_tools::Level::kTorch);
-    CHECK(won.output_dir == "here");
+    CHECK(won.output_dir == absolute_path("here"));
     CHECK_FALSE(won.skip_cpu);
     CHECK(won.all_threads);
     CHECK(won.format == CaptureFormat::kFolders);

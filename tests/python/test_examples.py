@@ -39,7 +39,10 @@ def test_demo_trains_captures_the_last_step_and_replays_all_of_it_bit_for_bit(bu
     correct = int(out.split(" of 297 images")[0].split()[-1])
     assert correct > 200
     summary = json.loads((tmp_path / "demo" / "report.json").read_text())["summary"]
-    assert summary["calls"] == summary["ran"] == summary["agrees"] == summary["bit_equal"] > 30
+    assert summary["calls"] == summary["ran"] and summary["agrees"] == summary["bit_equal"] > 30
+    assert (
+        summary["differs"] == 0 and summary["calls"] - summary["agrees"] == 1
+    )  # torch.randint: the device's own numbers
     metas = [json.loads(path.read_text()) for path in (tmp_path / "demo").rglob("meta.json")]
     assert len(metas) == summary["calls"] and {meta["step"] for meta in metas} == {39}
     assert "torch.nn.functional.conv2d/" in out or "torch.conv2d/" in out

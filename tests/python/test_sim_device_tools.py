@@ -40,7 +40,7 @@ def test_a_factory_moved_to_another_device_draws_numbers_of_its_own_there(replay
     with op_tools.OpCapture(output_dir=str(tmp_path)):
         torch.rand(3, device="cpu")
         torch.ones(3, device="cpu")
-        torch.rand(3)
+        torch.ones(3)
     report = replay(tmp_path, "--acc_check", "--load", "libop_tools_sim_device.so", "--device", "sim")
     assert report.status == 0, report.out
     assert report.summary["differs"] == 0 and report.summary["ran"] == 3
