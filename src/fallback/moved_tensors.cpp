@@ -79,10 +79,6 @@ bool is_widened_fast(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-bool is_sparse(const at::Tensor& tensor) {
-  return tensor.layout() != at::kStrided;
-}
-
 // No two elements share a place in memory, as far as the strides show.
 bool shows_each_once(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
@@ -101,12 +97,16 @@ bool shows_each_once(const at::Tensor& tensor) {
 
 }  // namespace
 
+bool copies_keep_offsets(const std::vector<at::Tensor>& originals) {
+  return std::all_of(originals.begin(), originals.end(), [](const at::Tensor& original) {
+    return !original.defined() || original.layout() == at::kStrided;
+  });
+}
+
 class MovedTensors::Copier {
  public:
   Copier(const std::vector<at::Tensor>& originals, const Target& target, GradientsGo gradients)
-      : target_(target),
-        gradients_(gradients),
-        keeps_offsets_(std::none_of(originals.begin(), originals.end(), is_sparse)) {
+      : target_(target), gradients_(gradients), keeps_offsets_(copies_keep_offsets(originals)) {
     for (const at::Tensor& original : originals) add(original);
     {
       const InternalGuard guard;
@@ -300,10 +300,7 @@ class MovedTensors::Copier {
 
   const Target target_;
   const GradientsGo gradients_;
-  // False: a sparse tensor is among the originals. Operators of torch that take a dense tensor beside it count its
-  // storage offset twice (`dense.add_(sparse)` on the CPU, torch 2.13), and write past the end of a storage that has no
-  // more than the shown range: the range begins at the copy's first element, and has room behind it for tensors that
-  // begin within it.
+  // False: the range begins at the copy's first element, and has room behind it for tensors that begin within it.
   const bool keeps_offsets_;
   std::deque<Entry> entries_;  // stable addresses
   std::unordered_map<const void*, const Entry*> by_original_, by_copy_;

@@ -46,6 +46,12 @@ enum class GradientsGo : uint8_t {
   kToEdges,      // as far as edge_of(copy): nothing of the program is reached
 };
 
+// Whether copies of these together lie at their originals' places within 64 bytes of memory. False: a sparse tensor is
+// among them. Operators of torch that take a dense tensor beside it count its storage offset twice
+// (`dense.add_(sparse)` on the CPU, torch 2.13), and write past the end of a storage that has no more than the shown
+// range.
+OP_TOOLS_API bool copies_keep_offsets(const std::vector<at::Tensor>& originals);
+
 class OP_TOOLS_API MovedTensors {
  public:
   // Copies all of them now, on the current streams. Error that says why when a tensor has no plain data (a subclass, a

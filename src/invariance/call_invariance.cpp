@@ -10,6 +10,7 @@
 #include "calls/random_state.h"
 #include "compare/call_judge.h"
 #include "compare/metrics/tolerance.h"
+#include "fallback/moved_tensors.h"
 #include "hooks/op_traits.h"
 #include "hooks/python_arguments.h"
 #include "invariance/copies.h"
@@ -364,8 +365,7 @@ void CallInvariance::ask_memory() {
   if (has_trait(base_name(name_), OpTrait::kReadsStorageOffset)) {
     return leave(Relation::kMemory, Unjudged::kNoForm, "its arguments name places in memory");
   }
-  const auto is_sparse = [](const at::Tensor& tensor) { return tensor.defined() && tensor.layout() != at::kStrided; };
-  if (std::any_of(call_.tensors().begin(), call_.tensors().end(), is_sparse)) {
+  if (!copies_keep_offsets(call_.tensors())) {
     return leave(Relation::kMemory, Unjudged::kNoForm, "beside a sparse tensor its inputs keep their place in memory");
   }
   RunChanges moved;

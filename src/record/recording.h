@@ -88,6 +88,9 @@ struct RecordedValue {
   bool in_doubt() const { return by_device && !known; }
 };
 
+inline constexpr std::string_view kWrittenPlace = "written ";  // begins the place of an input that its call wrote
+inline constexpr std::string_view kGradientName = "grad:";     // begins the name of a parameter's gradient
+
 // A tensor of a call.
 struct RecordedUse {
   StringNumber place = 0;  // "args[0]", "kwargs.weight", "args[1][2]", "result", "result[1]"; "written args[0]"

@@ -56,7 +56,7 @@ bool RowTables::names_running_statistic(StringNumber place) const {
 
 StringNumber RowTables::written_place(StringNumber place) {
   const auto [written, is_new] = written_.try_emplace(place, 0);
-  if (is_new) written->second = string("written " + std::string(texts_.at(place)));
+  if (is_new) written->second = string(std::string(kWrittenPlace).append(texts_.at(place)));
   return written->second;
 }
 

@@ -61,12 +61,10 @@ uint64_t exact_key(const Recording& run, const std::vector<bool>& unwritten, con
   return telling ? key : 0;
 }
 
-constexpr std::string_view kWritten = "written ";
-
 bool writes_inputs(const Recording& run, const RecordedCall& call) {
   const auto outputs = run.outputs(call);
   return std::any_of(outputs.begin(), outputs.end(),
-                     [&](const RecordedUse& use) { return run.string(use.place).starts_with(kWritten); });
+                     [&](const RecordedUse& use) { return run.string(use.place).starts_with(kWrittenPlace); });
 }
 
 // The call writes this input of it.
@@ -74,7 +72,7 @@ bool is_written(const Recording& run, const RecordedCall& call, const RecordedUs
   const auto outputs = run.outputs(call);
   return std::any_of(outputs.begin(), outputs.end(), [&](const RecordedUse& use) {
     const std::string_view place = run.string(use.place);
-    return place.starts_with(kWritten) && place.substr(kWritten.size()) == run.string(input.place);
+    return place.starts_with(kWrittenPlace) && place.substr(kWrittenPlace.size()) == run.string(input.place);
   });
 }
 

@@ -42,7 +42,6 @@ struct Form {
   Parameter sent, received, root, reduction;
 };
 
-constexpr std::string_view kWritten = "written ";
 constexpr std::string_view kFunctionsOfTorch = "torch.distributed.distributed_c10d.";
 constexpr size_t kNone = std::numeric_limits<size_t>::max();
 constexpr Parameter kAbsent{kNone, ""}, kResult{kNone, "result"};
@@ -179,7 +178,7 @@ Side side_of(const RankCall& rank, const Form& form) {
   const RecordedCall& call = run.calls[rank.call];
   Side side{&run, facts_of(run, rank.call), tensors_at(run, run.inputs(call), "", form.sent), {}};
   const bool returns = form.received.position == kNone;
-  side.received = tensors_at(run, run.outputs(call), returns ? "" : kWritten, form.received);
+  side.received = tensors_at(run, run.outputs(call), returns ? "" : kWrittenPlace, form.received);
   return side;
 }
 
@@ -451,8 +450,8 @@ bool is_received(std::string_view op, std::string_view place) {
   const Form* const form = form_of(op);
   if (!form || form->received.position == kNone)
     return place.starts_with("result") || place.starts_with("written args[0]");
-  if (!place.starts_with(kWritten)) return false;
-  place.remove_prefix(kWritten.size());
+  if (!place.starts_with(kWrittenPlace)) return false;
+  place.remove_prefix(kWrittenPlace.size());
   const Parameter& received = form->received;
   return is_at(place, argument(received.position)) || (!received.name.empty() && is_at(place, keyword(received.name)));
 }

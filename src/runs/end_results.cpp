@@ -75,7 +75,7 @@ void add_losses(const Recording& run, EndResults* results) {
 }
 
 EndResults end_results(const Recording& run) {
-  constexpr std::string_view kGradientOf = "grad:", kWritten = "written ", kGradientPlace = "kwargs.grad.";
+  constexpr std::string_view kGradientPlace = "kwargs.grad.";
   EndResults results;
   add_losses(run, &results);
   for (uint32_t i = 0; i < run.calls.size(); ++i) {
@@ -94,13 +94,13 @@ EndResults end_results(const Recording& run) {
       const bool is_read_by_step = is_optimizer && place.starts_with(kGradientPlace);
       if (value.name == 0 && !is_read_by_step) continue;
       const std::string_view title = run.string(value.name);
-      if (place.starts_with(kWritten) && !value.known) results.unread.insert({call.step, title});
+      if (place.starts_with(kWrittenPlace) && !value.known) results.unread.insert({call.step, title});
       if (!is_floating(run, number)) continue;
-      if (is_read_by_step || title.starts_with(kGradientOf)) {
+      if (is_read_by_step || title.starts_with(kGradientName)) {
         results.gradients[{call.step, is_read_by_step ? place : title}] = {number, i};
         double& largest = results.largest_gradient[call.step];
         largest = std::max(largest, rms_of(run, value));
-      } else if (place.starts_with(kWritten)) {
+      } else if (place.starts_with(kWrittenPlace)) {
         results.parameters[{call.step, title}] = {number, i};
         results.unread.erase({call.step, title});
       }

@@ -17,7 +17,6 @@
 namespace op_tools {
 namespace {
 
-constexpr std::string_view kWritten = "written ", kGradientOf = "grad:";
 // Norms of differences are estimates: right within a factor of 2.
 constexpr double kEstimate = 4;
 // Sums and quotients in another order, and the forms' own ways to write a formula: the factors of a step are numbers in
@@ -28,8 +27,8 @@ constexpr double kOtherSigns = 2;
 
 bool is_parameter(const Recording& run, const RecordedUse& use) {
   const RecordedValue& value = run.values[use.value];
-  return value.name != 0 && run.string(use.place).starts_with(kWritten) &&
-         !run.string(value.name).starts_with(kGradientOf) && dtype_class(value.dtype) == DtypeClass::kFloating;
+  return value.name != 0 && run.string(use.place).starts_with(kWrittenPlace) &&
+         !run.string(value.name).starts_with(kGradientName) && dtype_class(value.dtype) == DtypeClass::kFloating;
 }
 
 bool is_on_lists(std::string_view base) {
@@ -65,7 +64,7 @@ class StepOfRun {
     Parameters all;
     for (const Written& chain : chains_) {
       const RecordedValue& value = run_.values[chain.after];
-      if (value.name == 0 || run_.string(value.name).starts_with(kGradientOf)) continue;
+      if (value.name == 0 || run_.string(value.name).starts_with(kGradientName)) continue;
       int number = 0;
       while (all.contains({run_.string(value.name), number})) ++number;
       all.emplace(std::pair(run_.string(value.name), number), what_goes_into(chain));
@@ -88,9 +87,9 @@ class StepOfRun {
       if (std::any_of(inputs.begin(), inputs.end(), is_it)) continue;  // a view (detach): the call made no new value
       const std::string_view place = run_.string(use.place);
       makers_.emplace(use.value, Maker{number, on_lists ? list_item(place) : -1});
-      if (!place.starts_with(kWritten)) continue;
+      if (!place.starts_with(kWrittenPlace)) continue;
       const auto written = std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& input) {
-        return run_.string(input.place) == place.substr(kWritten.size());
+        return run_.string(input.place) == place.substr(kWrittenPlace.size());
       });
       if (written == inputs.end() || written->value == use.value) continue;
       const auto [chain, is_new] = chain_of_.emplace(written->value, chains_.size());

@@ -10,14 +10,17 @@ namespace op_tools {
 // registered on by nothing there.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+// Functorch's transforms and their layers (torch.vmap, torch.func.jacrev).
+inline constexpr c10::DispatchKeySet kFunctorchKeys =
+    c10::functorch_transforms_ks | c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                                        c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+
 // Modes, transforms and tracers: all that is above autograd and sees the program's operators, us included. Operators
 // of ours that are not hidden from them are vmapped, functionalised, traced into the program's graph, or captured.
 inline constexpr c10::DispatchKeySet kModeKeys =
-    c10::functorch_transforms_ks | c10::python_ks |
-    c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                         c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::PreDispatch,
-                         c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize, c10::DispatchKey::Tracer,
-                         kInterceptorKey});
+    kFunctorchKeys | c10::python_ks |
+    c10::DispatchKeySet({c10::DispatchKey::PreDispatch, c10::DispatchKey::PythonDispatcher,
+                         c10::DispatchKey::Functionalize, c10::DispatchKey::Tracer, kInterceptorKey});
 
 // Everything above a backend's kernels. Without autograd's keys an operator of ours would make nodes and move
 // version counters; without autocast's it would compute in other dtypes than its inputs have.

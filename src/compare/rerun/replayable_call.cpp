@@ -26,13 +26,8 @@
 namespace op_tools {
 namespace {
 
-// Functorch's, of which a compiled graph may enter a transform itself (torch.vmap, torch.func.jacrev).
-constexpr c10::DispatchKeySet kFunctorchKeys =
-    c10::functorch_transforms_ks | c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                                        c10::DispatchKey::FuncTorchDynamicLayerBackMode});
-
 // The dispatcher's keys for a run in the state of the program's call: autograd and autocast as they were there, nothing
-// of its modes and transforms, and never us.
+// of its modes and transforms, and never us. A compiled graph may enter functorch's transforms itself.
 c10::impl::LocalDispatchKeySet without_modes(const c10::impl::LocalDispatchKeySet& program) {
   c10::impl::LocalDispatchKeySet keys = program;
   keys.included_ = keys.included_ - kModeKeys;
