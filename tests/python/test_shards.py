@@ -105,18 +105,23 @@ def test_parts_that_do_not_fit_are_said(captures, replay, tmp_path):
         ((first, first), "the same part as"),
         ((first, other), "belongs to 3 parts"),
         ((first, checked), "was made with other options"),
-        ((tmp_path / "no.json",), "No such file"),
-        ((tmp_path,), f"{tmp_path}: is no file"),
     ]:
         done = replay("--merge", *files)
         assert (done.status, message in done.err) == (64, True), done.err
+
+    def is_unreadable(path, message):
+        done = replay("--merge", path)
+        assert (done.status, message in done.err) == (2, True), done.err
+
+    is_unreadable(tmp_path / "no.json", "No such file")
+    is_unreadable(tmp_path, f"{tmp_path}: is no file")
     (tmp_path / "torn.json").write_text('{"summary"')
-    assert "is no report that --json wrote" in replay("--merge", tmp_path / "torn.json").err
+    is_unreadable(tmp_path / "torn.json", "is no report that --json wrote")
     report = json.loads(first.read_text())
     for shard in ([0, 0, 7], [2, 2, 7], [-1, 2, 7]):
         report["summary"]["shard"] = shard
         (tmp_path / "odd.json").write_text(json.dumps(report))
-        assert "is no report that --json wrote" in replay("--merge", tmp_path / "odd.json").err
+        is_unreadable(tmp_path / "odd.json", "is no report that --json wrote")
     assert replay("--merge", two, first).status == 0
 
 

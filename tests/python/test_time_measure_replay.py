@@ -59,12 +59,12 @@ def test_the_ratio_to_another_report(captures, replay, tmp_path):
 
 def test_a_report_without_times_is_refused_before_anything_runs(captures, replay, tmp_path):
     report = replay(captures, "--compare", tmp_path / "missing.json")
-    assert report.status == 64
+    assert report.status == 2
     assert "missing.json" in report.err
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
     report = replay(captures, "--compare", empty)
-    assert report.status == 64
+    assert report.status == 2
     assert "--sync_time_measure --json" in report.err
 
 

@@ -161,7 +161,7 @@ int run_command(const std::vector<std::string>& arguments, PythonCaller* caller)
       return shrink_command(*parsed.options, caller);
     }
     return run(*parsed.options, caller);
-  } catch (const Unwritable& error) {
+  } catch (const FileError& error) {
     std::cerr << "run_op_from_data: " << error.what() << "\n";
     return kIncomplete;
   } catch (const std::exception& error) {

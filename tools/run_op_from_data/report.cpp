@@ -72,7 +72,7 @@ void write_expected(const std::string& path, const std::vector<CallReport>& repo
     file.write(piece.data, static_cast<std::streamsize>(piece.size));
   }
   file.close();
-  if (!file) throw Unwritable("--expected " + path + ": cannot be written");
+  if (!file) throw FileError("--expected " + path + ": cannot be written");
 }
 
 }  // namespace

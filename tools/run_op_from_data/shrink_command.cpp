@@ -179,7 +179,7 @@ int shrink_command(const ReplayOptions& options, PythonCaller* caller) {
   if (options.json.empty()) {
     std::cout << text << "\n";
   } else if (!(std::ofstream(options.json) << text << std::endl)) {
-    throw Unwritable("--json " + options.json + ": cannot be written");
+    throw FileError("--json " + options.json + ": cannot be written");
   }
   return kDiffers;
 }

@@ -298,13 +298,13 @@ void check_writable(const std::string& option, const std::string& name) {
   const char* const problem = is_there && S_ISDIR(status.st_mode) ? "is a folder"
                               : ::access(is_there ? name.c_str() : folder.c_str(), W_OK) == 0 ? nullptr
                                                                                               : std::strerror(errno);
-  if (problem) throw Unwritable(option + " " + name + ": cannot be written: " + problem);
+  if (problem) throw FileError(option + " " + name + ": cannot be written: " + problem);
 }
 
 int status_after(int status, const std::function<void()>& write) {
   try {
     write();
-  } catch (const Unwritable& error) {
+  } catch (const FileError& error) {
     std::cerr << "run_op_from_data: " << error.what() << "\n";
     return status == kAgrees ? kIncomplete : status;
   }
@@ -368,7 +368,7 @@ void write_json(const std::string& name, json summary, json calls) {
   std::ofstream file(name, std::ios::trunc);
   file << summary.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
   file.close();
-  if (!file) throw Unwritable("--json " + name + ": cannot be written");
+  if (!file) throw FileError("--json " + name + ": cannot be written");
 }
 
 int merge_reports(const ReplayOptions& options) {
@@ -384,7 +384,7 @@ int merge_reports(const ReplayOptions& options) {
   std::map<int64_t, MergedCall> calls;  // by their place among those of all parts: a part has every count-th
   for (const std::string& name : options.paths) {
     std::ifstream file(name);
-    if (!file) throw Error(name + ": " + std::strerror(errno));
+    if (!file) throw FileError(name + ": " + std::strerror(errno));
     try {
       json report = json::parse(file);
       const json& numbers = report.at("summary");
@@ -395,8 +395,8 @@ int merge_reports(const ReplayOptions& options) {
         part.count = shard->at(1);
         part.of_all = shard->at(2);
         if (part.index < 0 || part.index >= part.count) {
-          throw Error(name + ": is no report that --json wrote (part " + std::to_string(part.index) + " of " +
-                      std::to_string(part.count) + ")");
+          throw FileError(name + ": is no report that --json wrote (part " + std::to_string(part.index) + " of " +
+                          std::to_string(part.count) + ")");
         }
       }
       take_settings(numbers, part, parts.empty(), &merged);
@@ -411,9 +411,9 @@ int merge_reports(const ReplayOptions& options) {
         place += part.count;
       }
     } catch (const json::exception& error) {
-      throw Error(name + ": is no report that --json wrote (" + error.what() + ")");
+      throw FileError(name + ": is no report that --json wrote (" + error.what() + ")");
     } catch (const std::ios_base::failure&) {  // a folder
-      throw Error(name + ": is no file");
+      throw FileError(name + ": is no file");
     }
   }
   check_parts(parts);

@@ -55,14 +55,14 @@ struct Summary {
 // A filter that matched no call of all is a problem: a misspelt name must not pass for "all agree".
 void note_filter(Summary* summary);
 
-// A file that an option names cannot be written: kIncomplete, no wrong usage.
-class Unwritable final : public Error {
+// A file that an option names cannot be read or written: kIncomplete, no wrong usage.
+class FileError final : public Error {
  public:
   using Error::Error;
 };
-// `option`: "--json". Throws Unwritable. No file: nothing.
+// `option`: "--json". Throws FileError. No file: nothing.
 void check_writable(const std::string& option, const std::string& file);
-// The exit status after `write`. When it throws Unwritable, that is said, and kAgrees becomes kIncomplete.
+// The exit status after `write`. When it throws FileError, that is said, and kAgrees becomes kIncomplete.
 int status_after(int status, const std::function<void()>& write);
 
 CallDigest digest_of(const CallReport& report);
@@ -70,12 +70,12 @@ CallStatus status_of(const CallReport& report);
 void print_summary(const Summary& summary);
 // "summary", "problems" and "times" of the JSON report.
 nlohmann::json json_of(const Summary& summary);
-// Throws Unwritable.
+// Throws FileError.
 void write_json(const std::string& file, nlohmann::json summary, nlohmann::json calls);
 
 // Reads parts that --json wrote, prints a summary of them, writes a JSON report where wanted. Returns the exit
-// status of the whole. Throws Error that names the file: a file that cannot be read, is no report, is given twice, or
-// is missing.
+// status of the whole. Throws FileError: a file cannot be read, or is no report; Error: a part is given twice, or is
+// missing.
 int merge_reports(const ReplayOptions& options);
 
 }  // namespace op_tools::replay

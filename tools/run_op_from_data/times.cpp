@@ -75,7 +75,7 @@ std::vector<OpTime> op_times(const std::vector<CallDigest>& calls) {
 
 std::vector<OpTime> read_times(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw Error("--compare " + path + ": " + std::strerror(errno));
+  if (!file) throw FileError("--compare " + path + ": " + std::strerror(errno));
   std::vector<OpTime> times;
   try {
     const nlohmann::json report = nlohmann::json::parse(file);
@@ -84,7 +84,7 @@ std::vector<OpTime> read_times(const std::string& path) {
                        entry.at("least_ms"), entry.at("spread")});
     }
   } catch (const nlohmann::json::exception&) {
-    throw Error("--compare " + path + ": holds no times; make it with --sync_time_measure --json " + path);
+    throw FileError("--compare " + path + ": holds no times; make it with --sync_time_measure --json " + path);
   }
   return times;
 }

@@ -27,7 +27,7 @@ double spread_of(std::vector<double> values);
 
 // Most time first.
 std::vector<OpTime> op_times(const std::vector<CallDigest>& calls);
-// From a file that --json wrote. Error with path and reason.
+// From a file that --json wrote. Throws FileError.
 std::vector<OpTime> read_times(const std::string& path);
 
 std::string times_table(const std::vector<OpTime>& times);
