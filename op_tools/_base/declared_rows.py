@@ -278,6 +278,8 @@ class BlackBoxRow:
     """The process group of a collective."""
     number: int
     """The collective's number in its group, from 1."""
+    reduction: str
+    """How the collective reduces, and its root: `sum, root 0`."""
 
 
 @dataclass(frozen=True)

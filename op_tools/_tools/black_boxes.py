@@ -44,9 +44,15 @@ def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list
     lines = []
     for number in sorted({number for rows in ranks.values() for number in rows}):
         calls = {rank: rows[number] for rank, rows in ranks.items() if number in rows}
-        shown = {rank: (row.op, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
+        shown = {rank: (row.op, row.reduction, "" if row.op in _UNEQUAL else row.inputs) for rank, row in calls.items()}
         if len(set(shown.values())) > 1:
-            texts = [(rank, f"{row.op} on {shapes_of_inputs(row)}, line {row.line}") for rank, row in calls.items()]
+            texts = [
+                (
+                    rank,
+                    f"{row.op}{f' ({row.reduction})' if row.reduction else ''} on {shapes_of_inputs(row)}, line {row.line}",
+                )
+                for rank, row in calls.items()
+            ]
             calls_text = "; ".join(lines_of_ranks(texts, fewest_first=True))
             lines.append(f"{name}: the ranks disagree in collective {number}: {calls_text}")
             break

@@ -238,6 +238,7 @@ class Reader {
     }
     row.group = string(call.group);
     row.number = call.number;
+    row.reduction = string(call.reduction);
     return row;
   }
 
@@ -302,6 +303,7 @@ const Columns<BlackBoxRow>& BlackBoxRow::columns() {
            "an event of its stream showed that the device had done it; on the CPU: it ended"},
           {"group", &BlackBoxRow::group, "the process group of a collective"},
           {"number", &BlackBoxRow::number, "the collective's number in its group, from 1"},
+          {"reduction", &BlackBoxRow::reduction, "how the collective reduces, and its root: `sum, root 0`"},
       }};
   return all;
 }

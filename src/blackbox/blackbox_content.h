@@ -27,6 +27,7 @@ struct BlackBoxRow {
   bool done = false;
   std::string group;  // of a collective
   int64_t number = 0;
+  std::string reduction;  // and root
   OP_TOOLS_API static const Columns<BlackBoxRow>& columns();
 };
 

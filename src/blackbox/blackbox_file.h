@@ -61,9 +61,9 @@ struct BlackBoxCall {
   uint8_t failed;  // the operator raised
   uint8_t stream;  // the stream of a device, from 1; 0: none
   Kept kept;
-  uint32_t number;  // of a collective, among those of its process group, from 1
-  StringId group;   // its process group
-  uint32_t reserved;
+  uint32_t number;     // of a collective, among those of its process group, from 1
+  StringId group;      // its process group
+  StringId reduction;  // reduction_and_root_of() it
 };
 static_assert(sizeof(BlackBoxCall) == 64);
 

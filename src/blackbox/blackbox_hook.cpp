@@ -147,6 +147,7 @@ struct BlackBoxHook::Impl {
     // A process that the program spawned has no RANK in its environment.
     if (group.rank) file->header().rank = static_cast<uint32_t>(*group.rank);
     record.group = file->intern(group.name);
+    record.reduction = file->intern(reduction_and_root_of(call));
     const std::lock_guard lock(mutex);
     record.number = ++collectives[record.group];
   }

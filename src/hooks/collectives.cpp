@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "base/host.h"
@@ -20,8 +21,18 @@ constexpr std::string_view kGroupClass = "__torch__.torch.classes.c10d.ProcessGr
 constexpr std::string_view kDefaultGroup = "default_pg";  // as init_process_group() describes it
 constexpr std::string_view kGroupName = "group_name";     // of operators that take the group by its name
 
+constexpr const char* kReduction = "reduce_op";
+constexpr std::array kRoots{"root_rank", "src"};
+
 bool is_group(const c10::Argument& argument) {
   return argument.name() == kGroupName || argument.type()->str() == kGroupClass;
+}
+
+// None: it has no such argument, or is no operator's call.
+c10::IValue argument_of(OpCall& call, const char* name) {
+  const auto* const frame = dynamic_cast<interceptor::OperatorFrame*>(&call.frame());
+  const auto place = frame ? call.op->schema().argumentIndexWithName(name) : std::nullopt;
+  return place ? frame->arguments().at(static_cast<size_t>(*place)) : c10::IValue();
 }
 
 }  // namespace
@@ -65,10 +76,7 @@ ProcessGroupOfCall process_group_of(OpCall& call) {
 }
 
 std::string reduction_of(OpCall& call) {
-  const auto* const frame = dynamic_cast<interceptor::OperatorFrame*>(&call.frame());
-  const auto place = frame ? call.op->schema().argumentIndexWithName("reduce_op") : std::nullopt;
-  if (!place) return {};
-  const c10::IValue value = frame->arguments().at(static_cast<size_t>(*place));
+  const c10::IValue value = argument_of(call, kReduction);
   if (!value.isObject()) return {};
   const auto capsule = value.toObjectRef().getSlot(0).toCapsule();
   switch (static_cast<const c10d::ReduceOp*>(capsule.get())->op_) {
@@ -83,6 +91,16 @@ std::string reduction_of(OpCall& call) {
     default:
       return {};
   }
+}
+
+std::string reduction_and_root_of(OpCall& call) {
+  const c10::IValue named = argument_of(call, kReduction);
+  std::string text = named.isString() ? named.toStringRef() : reduction_of(call);
+  for (const char* name : kRoots) {
+    const c10::IValue root = argument_of(call, name);
+    if (root.isInt()) text.append(text.empty() ? "root " : ", root ").append(std::to_string(root.toInt()));
+  }
+  return text;
 }
 
 }  // namespace op_tools

@@ -28,5 +28,8 @@ struct ProcessGroupOfCall {
 ProcessGroupOfCall process_group_of(OpCall& call);
 // How it reduces the ranks' inputs, where an object says that: "sum"; empty: not known, or it does not.
 std::string reduction_of(OpCall& call);
+// What the ranks must agree on beside their tensors: "sum", "root 2", "sum, root 0"; empty: nothing, or it is not
+// known.
+std::string reduction_and_root_of(OpCall& call);
 
 }  // namespace op_tools

@@ -42,6 +42,10 @@ if what == "operator" and rank == 2:
     dist.broadcast(torch.ones(4), 2)
 if what == "shape" and rank == 2:
     dist.all_reduce(torch.ones(8))  # the guilty line
+if what == "reduction":
+    dist.all_reduce(x, dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM)
+if what == "root":
+    dist.broadcast(x, 1 if rank == 2 else 0)
 dist.all_reduce(x)
 if what == "end" and rank in (0, 1):
     dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
@@ -101,7 +105,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, capsys):
 def box_of(rank, started, collectives, program="train.py", parent=0):
     rows = [
         BlackBoxRow(
-            "ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n
+            "ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n, "sum"
         )
         for n in collectives
     ]
@@ -142,14 +146,20 @@ def test_ranks_in_a_text():
 
 @pytest.mark.parametrize(
     ("what", "guilty"),
-    [("operator", "rank 2: c10d::broadcast_ on float32[4]"), ("shape", "rank 2: c10d::allreduce_ on float32[8]")],
+    [
+        ("operator", "rank 2: c10d::broadcast_ (root 2) on float32[4]"),
+        ("shape", "rank 2: c10d::allreduce_ (sum) on float32[8]"),
+        ("reduction", "rank 2: c10d::allreduce_ (max) on float32[4]"),
+        ("root", "rank 2: c10d::broadcast_ (root 1) on float32[4]"),
+    ],
 )
 def test_collectives_that_differ_are_named(tmp_path, what, guilty):
+    others = f"ranks 0, 1, 3: c10d::{'broadcast_ (root 0)' if what == 'root' else 'allreduce_ (sum)'} on float32[4]"
     with ranks(tmp_path, what):
-        lines = findings(tmp_path, guilty, "ranks 0, 1, 3: c10d::allreduce_ on float32[4]")
+        lines = findings(tmp_path, guilty, others)
         (line,) = [line for line in lines if "disagree" in line]
     assert "the ranks disagree in collective 4" in line
-    assert "ranks 0, 1, 3: c10d::allreduce_ on float32[4]" in line
+    assert others in line
     assert guilty in line and "<string>:" in line.partition(guilty)[2]
 
 
