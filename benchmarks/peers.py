@@ -4,7 +4,8 @@
 
 Left on, with its own start before the measurement. Modes that only call on are the floor of every tool of Python at that level; a hook that
 does nothing is that of ours, most of it torch's own (its function mode, its boxing). A tool that reads the tensors has a floor above it: what
-torch's own sum of each of them takes above the sum of an element of each, in a mode of Python. Where the floor is above a limit, it stands beside the verdict.
+torch's own operators take for the numbers that the tool asks for, of each tensor, above the same of an element of each, in a mode of Python.
+Where the floor is above a limit, it stands beside the verdict.
 Tools that change torch for the rest of the process (msprobe) or watch a whole process (memray) run in processes of their own,
 in turn with a process without; they are measured where they are installed (mindstudio-probe, memray). ditorch's package is called op_tools,
 too: OP_TOOLS_DITORCH names the folder that has it; it needs prettytable.
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from _measure import PROMISE, Report, Spent, Table, Turns, arguments, keep_freed_memory, ms, scratch, spend, verdict
@@ -50,6 +51,7 @@ WHOLE_STEPS = 59
 START_AND_RESULT = 1.0  # seconds of a tool, at the most
 Make = Callable[[str], contextlib.AbstractContextManager[object]]
 """Takes a folder to write to."""
+Read: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class CallsOn(TorchDispatchMode):
@@ -62,8 +64,21 @@ class FunctionsCalledOn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def summed(values: Any, whole: bool) -> None:
-    """Reads each element once, or the first alone, of tensors whose elements lie in rows."""
+def sum_of(numbers: torch.Tensor) -> None:
+    """Reads each element once: infinite and NaN where an element is."""
+    torch.sum(numbers)
+
+
+def statistics_of(numbers: torch.Tensor) -> None:
+    """Minimum, maximum, mean, norm and zeros. (Not: the hash and the projections that our tools write as well.)"""
+    torch.aminmax(numbers)
+    torch.sum(numbers)
+    torch.linalg.vector_norm(numbers)
+    torch.count_nonzero(numbers)
+
+
+def read_each(values: Any, read: Read, whole: bool) -> None:
+    """All elements, or the first alone, of tensors whose elements lie in rows."""
     for tensor in tree_leaves(values):
         if (
             isinstance(tensor, torch.Tensor)
@@ -71,37 +86,37 @@ def summed(values: Any, whole: bool) -> None:
             and tensor.is_contiguous()
             and tensor.numel()
         ):
-            torch.sum(tensor.detach().view(-1)[: tensor.numel() if whole else 1])
+            read(tensor.detach().view(-1)[: tensor.numel() if whole else 1])
 
 
-class Sums(TorchDispatchMode):
+class Reads(TorchDispatchMode):
     """Of the results of each call, but views; `inputs`: of those, too."""
 
-    def __init__(self, whole: bool, inputs: bool) -> None:
+    def __init__(self, read: Read, inputs: bool, whole: bool) -> None:
         super().__init__()
-        self.whole, self.inputs = whole, inputs
+        self.read, self.inputs, self.whole = read, inputs, whole
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.inputs:
-            summed((args, kwargs), self.whole)
+            read_each((args, kwargs), self.read, self.whole)
         result = func(*args, **(kwargs or {}))
         if self.inputs or not func.is_view:
-            summed(result, self.whole)
+            read_each(result, self.read, self.whole)
         return result
 
 
-class FunctionSums(TorchFunctionMode):
+class FunctionReads(TorchFunctionMode):
     """Those of the torch level; not of calls in a backward pass."""
 
-    def __init__(self, whole: bool, inputs: bool) -> None:
+    def __init__(self, read: Read, inputs: bool, whole: bool) -> None:
         super().__init__()
-        self.whole, self.inputs = whole, inputs
+        self.read, self.inputs, self.whole = read, inputs, whole
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.inputs:
-            summed((args, kwargs), self.whole)
+            read_each((args, kwargs), self.read, self.whole)
         result = func(*args, **(kwargs or {}))
-        summed(result, self.whole)
+        read_each(result, self.read, self.whole)
         return result
 
 
@@ -179,8 +194,27 @@ ALONE: dict[str, tuple[str, Make]] = {
     "ditorch's OpCapture": (DITORCH, lambda _: hooked_by_ditorch("OpCapture")),
     "ditorch's OpTimeMeasure": (DITORCH, lambda _: hooked_by_ditorch("OpTimeMeasure")),
 }
-# What a tool that reads tensors reads at least: of results alone, or of inputs as well.
-READS_INPUTS = {"OpRecord": False, "OpOverflowCheck": False, "OpObserve": True}
+
+
+class Floor(NamedTuple):
+    """Of a tool that reads tensors."""
+
+    read: Read
+    inputs: bool  # of each call, and not its results alone
+
+    def variant(self, level: str, whole: bool) -> tuple[str, Make]:
+        mode = Reads if level == "aten" else FunctionReads
+        tensors = "each input and result" if self.inputs else "each result"
+        numbers = "the sum" if self.read is sum_of else "the statistics"
+        name = f"a mode with {numbers} of {tensors if whole else f'an element of {tensors}'}, {level}"
+        return name, lambda _: mode(self.read, self.inputs, whole)
+
+
+FLOORS = {
+    "OpRecord": Floor(statistics_of, inputs=False),
+    "OpOverflowCheck": Floor(sum_of, inputs=False),
+    "OpObserve": Floor(statistics_of, inputs=True),
+}
 # Of ours: the most that a step may take, as a multiple of a step without, at the torch and at the aten level.
 OURS: dict[str, tuple[dict[str, object], tuple[float, float] | None]] = {
     "OpRecord": ({}, (1.2, 1.2)),
@@ -220,19 +254,14 @@ def floor_at(level: str) -> tuple[str, Make]:
     return f"a hook that does nothing, {level}", lambda _: op_tools.HookScope(op_tools.Hook(), level=level)
 
 
-def sums(level: str, inputs: bool, whole: bool) -> tuple[str, Make]:
-    mode = Sums if level == "aten" else FunctionSums
-    tensors = "each input and result" if inputs else "each result"
-    name = f"a mode that sums {tensors if whole else f'an element of {tensors}'}, {level}"
-    return name, lambda _: mode(whole, inputs)
-
-
 def model_rows(table: Table, model: str, rounds: int) -> None:
     """Those that share a process."""
     limits: dict[str, tuple[float, str, str]] = {}  # and the tool and the level
     floors = {level: floor_at(level) for level in LEVELS}
     variants: dict[str, Make] = {PLAIN: lambda _: contextlib.nullcontext(), **PEERS, **dict(floors.values())}
-    variants |= dict(sums(*key) for key in itertools.product(LEVELS, (False, True), (False, True)))
+    variants |= dict(
+        floor.variant(*key) for floor in FLOORS.values() for key in itertools.product(LEVELS, (False, True))
+    )
     for name, (options, most) in OURS.items():
         for number, level in enumerate(LEVELS):
             variants[f"{name}, {level}"] = of_ours(name, level, options)
@@ -246,8 +275,8 @@ def model_rows(table: Table, model: str, rounds: int) -> None:
         if name in limits:
             limit, tool, level = limits[name]
             floor = turns.ratio(floors[level][0], PLAIN)
-            if tool in READS_INPUTS:
-                part, whole = (sums(level, READS_INPUTS[tool], whole)[0] for whole in (False, True))
+            if tool in FLOORS:
+                part, whole = (FLOORS[tool].variant(level, whole)[0] for whole in (False, True))
                 floor += turns.ratio(whole, PLAIN) - turns.ratio(part, PLAIN)
             aim = f"<= {limit}x"
             mark = verdict(ratio, most=limit) + (f" (the floor: {floor:.2f}x)" if floor > limit else "")
