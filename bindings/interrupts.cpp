@@ -12,6 +12,8 @@ namespace {
 // Of an exception that is an Exception: the rest is decided in Python (op_tools/_torch/interrupts.py).
 bool arrived(py::handle exception) {
   if (!PyErr_GivenExceptionMatches(exception.ptr(), PyExc_Exception)) return true;
+  // At the limit of recursion the test would raise another, about which the test would be asked again.
+  if (PyErr_GivenExceptionMatches(exception.ptr(), PyExc_RecursionError)) return false;
   const auto trace = py::reinterpret_steal<py::object>(PyException_GetTraceback(exception.ptr()));
   const py::handle test = host_functions().is_from_outside;
   if (!trace || !test) return false;  // no Python code ran in it

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "compat/python_object.h"
+#include "error_text.h"
 #include "hooks/hook.h"
 #include "hooks/op_call.h"
 #include "interrupts.h"
@@ -144,7 +145,7 @@ Condition python_condition(py::object function) {
       return py::bool_((*held)(view.view)).cast<bool>();
     } catch (const py::error_already_set& error) {
       if (is_from_outside(error)) throw;
-      throw std::runtime_error(error.what());
+      throw std::runtime_error(text_of_error(error));
     }
   };
 }

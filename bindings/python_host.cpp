@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/host.h"
+#include "error_text.h"
 #include "interrupts.h"
 #include "new_threads.h"
 #include "python_frames.h"
@@ -54,6 +55,13 @@ class PythonHost final : public Host {
 
   bool is_of_program(const std::exception& caught) override { return python::is_of_program(caught); }
 
+  std::string text_of(const std::exception& caught) override {
+    const auto* const error = dynamic_cast<const py::error_already_set*>(&caught);
+    if (!error || !Py_IsInitialized()) return Host::text_of(caught);
+    const py::gil_scoped_acquire gil;
+    return text_of_error(*error);
+  }
+
   std::shared_ptr<void> quiet() override {
     if (!Py_IsInitialized()) return nullptr;
     const py::gil_scoped_acquire gil;
@@ -69,7 +77,7 @@ class PythonHost final : public Host {
     if (!Py_IsInitialized()) return {};
     const py::gil_scoped_acquire gil;
     try {
-      return g_functions.advice(text_of(item), level).cast<std::string>();
+      return g_functions.advice(python::text_of(item), level).cast<std::string>();
     } catch (const std::exception&) {  // what a warning says besides must not end the scope otherwise
       return {};
     }

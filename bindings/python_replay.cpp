@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "error_text.h"
 #include "interrupts.h"
 #include "python_values.h"
 #include "run_op_from_data/replay.h"
@@ -54,7 +55,7 @@ class Caller final : public replay::PythonCaller {
     } catch (const py::error_already_set& error) {
       interrupted_ = hold_for_program(error) || interrupted_;
       // Its text only: the exception object must not die where there is no GIL.
-      throw std::runtime_error(error.what());
+      throw std::runtime_error(text_of_error(error));
     }
   }
 

@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "compat/skip_next.h"
+#include "error_text.h"
 #include "hooks/argument_key.h"
 #include "hooks/backward_source.h"
 #include "hooks/chain.h"
@@ -154,7 +155,7 @@ class PythonRunner final : public OpRunner {
       return result;
     } catch (const py::error_already_set& error) {
       if (is_from_outside(error)) throw;
-      throw std::runtime_error(error.what());  // the exception object must not die where there is no GIL
+      throw std::runtime_error(text_of_error(error));  // the exception object must not die where there is no GIL
     }
   }
 

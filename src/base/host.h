@@ -52,6 +52,8 @@ class OP_TOOLS_API Host {
 
   // An exception that is not of the code which it ended (stop_program.h).
   virtual bool is_of_program(const std::exception& /*caught*/) { return false; }
+  // Of an exception of the language, which may have no room to tell it; else its what().
+  virtual std::string text_of(const std::exception& caught) { return caught.what(); }
   // The language's warnings on this thread are not given, nor noted as given, until the object is freed.
   virtual std::shared_ptr<void> quiet() { return nullptr; }
   // From now on threads that the language starts tell that they begin (thread_begins()); whether they do. Whenever a

@@ -97,7 +97,10 @@ struct JudgeContext {
   // in pieces, and by more than the sum itself where its terms cancel.
   std::function<int64_t()> in_order;
   bool may_be_equal_terms = false;  // these, in a gradient
-  bool rounds_in_steps = false;     // a formula, of which FMA saves some steps: a kernel that is exact proves nothing
+  // The size of numbers that are rounded on the way and are no inputs, and not as small as the result (the sum of a
+  // softmax whose logarithm is nearly zero). Asked only where it decides; 0: none.
+  std::function<double()> rounded_inside;
+  bool rounds_in_steps = false;  // a formula, of which FMA saves some steps: a kernel that is exact proves nothing
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
   // The result's elements are elements of the inputs: no error is rounding, but numbers below the dtype's smallest

@@ -81,6 +81,7 @@ class Relative {
 
   // As long as a criterion is broken.
   void widen_limits(const at::Tensor& golden, const TensorDiff& error, const TensorDiff& reference_error, bool alone) {
+    if (is_open() && context_.rounded_inside) allow_rounded_inside(alone);
     if (is_open() && context_.in_autocast_dtype) allow_autocast(golden, error, reference_error, alone);
     // A CPU result that is golden, rounded once, leaves no doubt about the right result. Not of sums: the CPU adds up
     // in float64 in places (var_mean), where other devices do not.
@@ -201,6 +202,15 @@ class Relative {
     return std::any_of(criteria_.begin(), criteria_.end(), [](const Criterion& one) { return one.broken(); });
   }
 
+  // The rounding of such numbers in the dtype of sums. Elements below it have no relative precision.
+  void allow_rounded_inside(bool alone) {
+    const double size = context_.rounded_inside();
+    const double unit = numbers_.max_floor * rounding_.accumulate + floor_growth(alone);
+    for (Criterion& criterion : criteria_) criterion.limit += (alone ? kAloneFactor : 1) * unit * size;
+    if (!is_16_bits()) std::erase_if(criteria_, [](const Criterion& one) { return one.metric == Deciding::kMaxUlp; });
+    noise_text_ = "; numbers of about " + number_text(size) + " are rounded on the way";
+  }
+
   // How much golden itself depends on the rounding of the inputs.
   void allow_noise(const at::Tensor& golden, bool alone) {
     if (!context_.perturbed) return;
@@ -250,6 +260,9 @@ class Relative {
   bool has_inexplicable_nonfinite(const at::Tensor& golden, bool alone) const {
     NonfiniteRuns runs;
     if (reference_.defined()) runs.as_result.push_back(reference_);
+    // Numbers of float32 may be none of the dtype of autocast: GradScaler's first steps overflow in float16.
+    const at::Tensor in_autocast_dtype = context_.in_autocast_dtype ? context_.in_autocast_dtype() : at::Tensor();
+    if (in_autocast_dtype.defined()) runs.as_result.push_back(in_autocast_dtype);
     const NoiseNumbers noise;
     for (int sample = 0; context_.perturbed && sample < noise.samples; ++sample) {
       runs.as_result.push_back(context_.perturbed(sample, /*coarse=*/true));

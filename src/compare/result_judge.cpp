@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -98,6 +99,9 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     }
     return most;
   };
+  if (has_trait(base, OpTrait::kRoundsNearOne)) {
+    context.rounded_inside = [this, observed, subject] { return rounded_inside(observed, subject); };
+  }
   context.may_be_equal_terms = is_gradient && has_trait(base, OpTrait::kSumsProducts);
   if (!facts_.options.golden || facts_.random.drawn) return context;
   if (const OpFamily* const family = family_of(base, OpTrait::kStepsByDtype)) {
@@ -137,6 +141,26 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     context.in_autocast_dtype = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kAutocastDtype})); };
   }
   return context;
+}
+
+// Of operators that round near one (kRoundsNearOne): one, and in a gradient what arrives at a row of the input. The
+// mean of a loss gives each row its share.
+double ResultJudge::rounded_inside(const at::Tensor& observed, Subject subject) {
+  const c10::InferenceMode no_autograd;
+  const auto largest = [](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.numel() == 0 || tensor.layout() != at::kStrided) return 0.0;
+    const double size = on_cpu(tensor).to(at::kDouble).abs().max().item<double>();
+    return std::isfinite(size) ? size : 0.0;
+  };
+  const std::string_view base = base_name(facts_.name);
+  if (base.ends_with("_backward_data")) return facts_.before.empty() ? 0 : largest(facts_.before[0]);
+  if (subject != Subject::kGradient) return 1;
+  const std::vector<at::Tensor>& arriving = reruns_.variant({RunVariant::Kind::kFloat64}).arriving;
+  if (arriving.empty() || !arriving[0].defined() || observed.numel() == 0) return 0;
+  if (arriving[0].numel() > 1) return largest(arriving[0]);
+  const bool has_classes = observed.dim() > 0 && !base.starts_with("binary");
+  const int64_t classes = has_classes ? observed.size(observed.dim() == 1 ? 0 : 1) : 1;
+  return largest(arriving[0]) * static_cast<double>(classes) / static_cast<double>(observed.numel());
 }
 
 // Sums whose length the sizes of inputs and result do not tell.

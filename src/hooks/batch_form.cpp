@@ -69,8 +69,9 @@ constexpr Family kTable[] = {
     // --- Attention
     {"scaled_dot_product_attention _scaled_dot_product_attention_math", "query key value attn_mask", "query key value",
      3, "attn_mask", "", kNoDefault, "", 1},
-    {"_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu", "query key value",
-     "query key value", 4, "", "", kNoDefault, "", 1},
+    {"_scaled_dot_product_flash_attention", "query key value", "query key value", 4, "", "", kNoDefault, "", 1},
+    {"_scaled_dot_product_flash_attention_for_cpu", "query key value dropout_p is_causal attn_mask", "query key value",
+     4, "attn_mask", "", kNoDefault, "", 1},
     {"_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
      "_scaled_dot_product_fused_attention_overrideable",
      "query key value attn_bias", "query key value", 4, "attn_bias", "", kNoDefault, "", 1},

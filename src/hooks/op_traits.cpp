@@ -77,6 +77,7 @@ constexpr OpFamily kFamilies[] = {
      "all_gather_copy_in"},
     {kUninitializedResult, "memory behind the old elements has undefined values", "resize resize_ resize_as_"},
     {kShowsUnwrittenMemory, "sizes and strides may reach memory that was never written", "as_strided_"},
+    {kShowsStorage, "a storage that the program gives it", "set_"},
     {kChangesInPlace, "arithmetic in place",
      "add_ sub_ subtract_ mul_ multiply_ div_ divide_ true_divide_ floor_divide_ remainder_ fmod_ pow_ float_power_ "
      "addcmul_ addcdiv_ addmm_ addmv_ addbmm_ baddbmm_ addr_ lerp_ sqrt_ rsqrt_ square_ reciprocal_ abs_ absolute_ "
@@ -310,6 +311,9 @@ constexpr OpFamily kFamilies[] = {
     {kHasDefaultByDtype, "infinities become the largest numbers of the dtype", "nan_to_num nan_to_num_"},
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
      "linalg_pinv pinv linalg_matrix_rank matrix_rank linalg_lstsq lstsq"},
+    {kRoundsNearOne, "the sum of a softmax, a probability of which one is taken off",
+     "log_softmax _log_softmax _log_softmax_backward_data cross_entropy cross_entropy_loss "
+     "binary_cross_entropy_with_logits"},
     {kGradientReadsResult, "its gradient is made of its result",
      "tanh tanh_ sigmoid sigmoid_ exp exp_ exp2 exp2_ expm1 expm1_ sqrt sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ tan "
      "tan_ erfinv erfinv_ hypot hypot_ prod cumprod cumprod_ softmax softmin log_softmax gumbel_softmax logsumexp "
@@ -489,6 +493,8 @@ std::string_view trait_name(OpTrait trait) {
       return "draws_random_numbers_in_training";
     case kUninitializedResult:
       return "uninitialized_result";
+    case kShowsStorage:
+      return "shows_a_storage";
     case kShowsUnwrittenMemory:
       return "shows_unwritten_memory";
     case kChangesInPlace:
@@ -595,6 +601,8 @@ std::string_view trait_name(OpTrait trait) {
       return "has_a_default_by_dtype";
     case kReadsStorageOffset:
       return "reads_storage_offset";
+    case kRoundsNearOne:
+      return "rounds_near_one";
     case kGradientReadsResult:
       return "gradient_reads_the_result";
     case kOnDefaultDevice:

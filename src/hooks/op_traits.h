@@ -26,6 +26,7 @@ enum class OpTrait : uint8_t {
   kDrawsInTraining,          // a call draws when its arguments say so: see draws_random_numbers()
   kUninitializedResult,      // the results are memory with undefined values
   kShowsUnwrittenMemory,     // a result may show memory that was never written
+  kShowsStorage,             // the result shows a storage, which no operator may have written yet
   kChangesInPlace,           // makes new elements of the old ones, in place
   kGivesData,                // values come from the program, not from other tensors
   kWorkspaceResult,          // the result at `place` is scratch memory
@@ -78,6 +79,7 @@ enum class OpTrait : uint8_t {
   kNeedsCpuTensors,          // the tensors behind the first are on the CPU, whatever the device
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
   kReadsStorageOffset,       // its result depends on the place of a tensor in its storage
+  kRoundsNearOne,            // on its way a number of about one, whatever the rounding of the inputs
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
   kOnDefaultDevice,          // makes a tensor on torch's default device where its call names none
 };

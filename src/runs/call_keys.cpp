@@ -91,15 +91,29 @@ bool reaches_further(const Recording& run, const RecordedCall& call) {
   return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
 }
 
+// The first call that has this output of the call as an input writes over it (copy.deepcopy of a tensor copies into the
+// bytes of a new storage).
+bool is_overwritten_first(const Recording& run, size_t call, uint32_t value) {
+  for (size_t next = call + 1; next < run.calls.size(); ++next) {
+    const auto inputs = run.inputs(run.calls[next]);
+    const auto use =
+        std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& use) { return use.value == value; });
+    if (use == inputs.end()) continue;
+    return use == inputs.begin() && base_name(run.string(run.calls[next].op)) == "copy_";
+  }
+  return false;
+}
+
 // What the table of traits says about an operator's memory. Asked once for each name of a recording.
 struct MemoryTraits {
-  bool gives_data, is_uninitialized, shows_unwritten, takes_workspace, changes_in_place;
+  bool gives_data, is_uninitialized, shows_unwritten, shows_storage, takes_workspace, changes_in_place;
   int workspace, open_from;  // -1: none
 
   explicit MemoryTraits(std::string_view base)
       : gives_data(has_trait(base, OpTrait::kGivesData)),
         is_uninitialized(has_trait(base, OpTrait::kUninitializedResult)),
         shows_unwritten(has_trait(base, OpTrait::kShowsUnwrittenMemory)),
+        shows_storage(has_trait(base, OpTrait::kShowsStorage)),
         takes_workspace(has_trait(base, OpTrait::kTakesWorkspace)),
         changes_in_place(has_trait(base, OpTrait::kChangesInPlace)),
         workspace(workspace_of(base)) {
@@ -145,7 +159,9 @@ std::vector<bool> unwritten_values(const Recording& run) {
     const auto shows_some = [&](const RecordedUse& use) {
       return unwritten[use.value] || run.values[use.value].written == WrittenPart::kSome;
     };
-    bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call));
+    bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call)) ||
+                 (traits.shows_storage && call.outputs > 0 &&
+                  is_overwritten_first(run, static_cast<size_t>(&call - run.calls.data()), run.outputs(call)[0].value));
     // A call that writes such memory makes it known; a call that only reads it (a view), or makes new elements of it,
     // shows it.
     const bool makes_known = !traits.changes_in_place && writes_inputs(run, call);

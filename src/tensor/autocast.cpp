@@ -25,13 +25,13 @@ bool is_autocast_cache_enabled() {
   return autocast::is_autocast_cache_enabled();
 }
 
-AutocastCpuDtype::AutocastCpuDtype(std::optional<c10::ScalarType> dtype)
-    : before_(autocast::get_autocast_dtype(c10::kCPU)) {
-  if (dtype) autocast::set_autocast_dtype(c10::kCPU, *dtype);
+AutocastDtype::AutocastDtype(c10::DeviceType device, std::optional<c10::ScalarType> dtype)
+    : device_(device), before_(dtype ? std::optional(autocast::get_autocast_dtype(device)) : std::nullopt) {
+  if (dtype) autocast::set_autocast_dtype(device_, *dtype);
 }
 
-AutocastCpuDtype::~AutocastCpuDtype() {
-  autocast::set_autocast_dtype(c10::kCPU, before_);
+AutocastDtype::~AutocastDtype() {
+  if (before_) autocast::set_autocast_dtype(device_, *before_);
 }
 
 AutocastState::AutocastState(const c10::SmallVector<Autocast, 2>& devices, bool cache)

@@ -26,16 +26,17 @@ std::optional<c10::ScalarType> autocast_dtype(c10::DeviceType device, c10::Dispa
 c10::SmallVector<Autocast, 2> autocast_devices(c10::DispatchKeySet excluded);
 bool is_autocast_cache_enabled();
 
-// While an object lives, autocast on the CPU casts to `dtype`; whether it is on stays as it is.
-class AutocastCpuDtype {
+// While an object lives, autocast on `device` casts to `dtype`; whether it is on stays as it is. Nothing: as before.
+class AutocastDtype {
  public:
-  explicit AutocastCpuDtype(std::optional<c10::ScalarType> dtype);
-  ~AutocastCpuDtype();
-  AutocastCpuDtype(const AutocastCpuDtype&) = delete;
-  AutocastCpuDtype& operator=(const AutocastCpuDtype&) = delete;
+  AutocastDtype(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
+  ~AutocastDtype();
+  AutocastDtype(const AutocastDtype&) = delete;
+  AutocastDtype& operator=(const AutocastDtype&) = delete;
 
  private:
-  const c10::ScalarType before_;
+  const c10::DeviceType device_;
+  const std::optional<c10::ScalarType> before_;  // nothing: it was not set
 };
 
 // While an object lives, autocast is on for `devices` and as it was for others.

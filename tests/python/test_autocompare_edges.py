@@ -144,6 +144,49 @@ def test_a_fault_in_cross_entropy_under_autocast_is_found(op):
     assert fault.hits == 1 and len(failed) == 1
 
 
+def gradient_above_the_largest_number_of_float16():
+    x = torch.randn(6, 8)
+    weight = torch.randn(4, 8, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.linear(x, weight).sum()
+    (loss * 2.0**15).backward()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_overflow_in_the_dtype_of_autocast_are_right(level):
+    """The first steps of GradScaler."""
+    assert failures(gradient_above_the_largest_number_of_float16, level, seeds=3) == []
+
+
+# --- Numbers of one on the way
+
+
+def sure_classifier(device, loss, margin):
+    labels = torch.randint(0, 4, (6,))
+    answers = F.one_hot(labels, 4)
+    logits = torch.randn(6, 4) + margin * (answers if loss is F.cross_entropy else 2 * answers - 1)
+    target = labels if loss is F.cross_entropy else answers.float()
+    loss(logits.to(device).requires_grad_(), target.to(device)).backward()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("margin", [4, 8, 12, 14])
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.binary_cross_entropy_with_logits])
+def test_the_loss_of_a_sure_classifier_has_the_rounding_of_one(loss, margin, device, level, monkeypatch):
+    monkeypatch.setenv("OP_TOOLS_SIM_ROUNDING", "1")
+    assert failures(partial(sure_classifier, device, loss, margin), level, seeds=5) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("op", ["_log_softmax", "_log_softmax_backward_data"])
+def test_a_wrong_loss_of_a_classifier_is_found(op, level):
+    with sim.fault("scale", ops=f"aten::{op}", scale=1.01) as fault:
+        failed = failures(partial(sure_classifier, "sim", F.cross_entropy, 2), level, seeds=1)
+    assert fault.hits == 1 and failed
+
+
+# --- Cancellation
 # --- Cancellation
 
 

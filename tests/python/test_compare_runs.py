@@ -1,6 +1,7 @@
 """op-tools compare and compare_runs: which calls belong together, where runs part, and the reports for programs and people."""
 
 import contextlib
+import copy
 import csv
 import itertools
 import json
@@ -79,6 +80,23 @@ def test_equal_runs_agree(level, tmp_path):
     assert set(comparison.ranks[0].counts) == {"agrees"}
     assert comparison.ranks[0].first is None and comparison.ranks[0].chain == []
     assert "No difference was born" in comparison.table()
+
+
+def copied_deeply(folder, seed=1):
+    with op_tools.OpRecord(level="aten", output_dir=folder) as tool:
+        torch.manual_seed(seed)
+        copy.deepcopy(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)))
+    return tool.result().path
+
+
+def test_new_bytes_that_a_deep_copy_writes_over_are_no_results(tmp_path):
+    first = copied_deeply(tmp_path / "first")
+    for number in range(4):
+        # Freed memory has other bytes each time.
+        torch.full((16 << number,), float(number))
+        comparison = op_tools.compare_runs(first, copied_deeply(tmp_path / str(number)))
+        assert comparison.exit_status == 0, comparison.table()
+    assert op_tools.compare_runs(first, copied_deeply(tmp_path / "other", seed=2)).exit_status == 1
 
 
 # ---- mistakes of another tool: see the three tests that follow ----

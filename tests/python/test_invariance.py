@@ -175,6 +175,35 @@ def test_attention_that_depends_on_the_keys_that_are_left_out_is_named(level, ma
     assert row.right != "both right"
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("shape", [(3, 1, 1, 5), (3, 2, 5, 5), (5, 5)])
+def test_a_mask_of_each_row_moves_with_its_row(shape, device, level):
+    torch.manual_seed(0)
+    q = torch.randn(3, 2, 5, 4).to(device)
+    mask = torch.rand(shape) > 0.4
+    mask[..., 0] = True
+    with op_tools.OpInvariance(level=level, ops=".*scaled_dot_product.*", sequence=False) as tool:
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask.to(device))
+    result = tool.result()
+    assert sum(result.kept.values()) + sum(result.varied.values()) > 0
+    assert all(row.max_abs < 1e-5 for row in result.rows)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_backward_pass_is_run_again_in_the_dtype_of_its_autocast(dtype, device):
+    """Also where it is not the device's default, and the program has left autocast."""
+    torch.manual_seed(1)
+    weight = torch.randn(4, 8).to(device).requires_grad_()
+    with op_tools.OpInvariance(ops="torch.nn.functional.linear", batch=False, sequence=False) as tool:
+        with torch.autocast(device, dtype=dtype):
+            y = F.linear(torch.randn(16, 8).to(device), weight)
+        y.float().square().mean().backward()
+    result = tool.result()
+    assert result.rows == [] and result.kept["repeat"] == 2
+
+
 @pytest.mark.parametrize("mask", list(MASKS))
 @pytest.mark.parametrize("level", ["torch", "aten"])
 def test_attention_that_depends_on_the_number_of_queries_is_named(level, mask):

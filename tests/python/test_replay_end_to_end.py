@@ -541,6 +541,13 @@ def test_a_call_that_did_not_run_on_the_device_is_not_judged(python, replay, mod
     assert [check["reason"] for call in replayed.calls for check in call["checks"]] == ["the call did not run on sim"]
 
 
+def test_a_report_that_cannot_be_written_is_no_all_clear(one_call, build_dir):
+    command = [build_dir / "run_op_from_data", one_call[0].folder]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, "standard output cannot be written" in done.stderr) == (2, True), done.stderr
+
+
 @BOTH
 def test_a_device_that_is_not_there_is_wrong_usage(python, one_call, replay, module):
     report = replay(one_call[0].folder, "--device", "sim:7", python=python)
@@ -551,7 +558,7 @@ def test_a_device_that_is_not_there_is_wrong_usage(python, one_call, replay, mod
 @BOTH
 @pytest.mark.parametrize("option", ["--json", "--expected"])
 @pytest.mark.parametrize("file", ["/dev/full", "/nonexistent/file"])
-def test_a_file_that_cannot_be_written_is_status_2(python, option, file, one_call, build_dir, module):
+def test_a_file_that_cannot_be_written_is_status_2(python, option, file, one_call, build_dir):
     start = [sys.executable, *python] if python else [build_dir / "run_op_from_data"]
     command = [*map(str, start), str(one_call[0].folder), "--acc_check", option, file]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -71,9 +71,9 @@ RunOutcome References::backward(const RunVariant& variant, size_t pass) {
   if (!call_.node_gradients) return run(variant, pass);
   RunOutcome outcome = run(variant, kNoPass);
   if (!outcome.returned()) return outcome;
-  outcome.gradients =
-      last_node_gradients(flatten_tensors(outcome.result), gradient_list(call_.backward[pass].grad_outputs),
-                          outcome.made_from->edges(), /*keep_graph=*/true);
+  outcome.arriving = gradient_list(call_.backward[pass].grad_outputs);
+  outcome.gradients = last_node_gradients(flatten_tensors(outcome.result), outcome.arriving, outcome.made_from->edges(),
+                                          /*keep_graph=*/true);
   return outcome;
 }
 

@@ -155,12 +155,15 @@ int run_command(const std::vector<std::string>& arguments, PythonCaller* caller)
   const Arguments parsed = parse_arguments(arguments);
   if (!parsed.options) return parsed.exit_status;
   try {
-    if (parsed.options->merge) return merge_reports(*parsed.options);
     if (!parsed.options->shrink.empty()) {
       prepare_device(*parsed.options);
       return shrink_command(*parsed.options, caller);
     }
-    return run(*parsed.options, caller);
+    const int status = parsed.options->merge ? merge_reports(*parsed.options) : run(*parsed.options, caller);
+    return status_after(status, [] {
+      std::cout.flush();
+      if (!std::cout) throw FileError("standard output cannot be written: its report is not whole");
+    });
   } catch (const FileError& error) {
     std::cerr << "run_op_from_data: " << error.what() << "\n";
     return kIncomplete;

@@ -222,7 +222,8 @@ void ReplayableCall::with_program_state(const RunVariant& variant, const std::fu
   const c10::impl::ForceDispatchKeyGuard as_there(keys);
   const c10::AutoGradMode grad(grad_enabled_);
   const NoSavedTensorHooks no_hooks;
-  const AutocastCpuDtype dtype(autocast ? autocast_ : std::nullopt);
+  // Where the program has left its autocast, a backward pass is run in the device's default dtype otherwise.
+  const AutocastDtype dtype(on_device ? device_.type() : c10::kCPU, autocast || on_device ? autocast_ : std::nullopt);
   work();
 }
 
@@ -231,6 +232,7 @@ RunOutcome ReplayableCall::backward(RunOutcome forward, const RunVariant& varian
   const QuietRun quiet(in_python_);
   try {
     const InternalGuard ours;
+    forward.arriving = output_gradients;
     with_program_state(variant, [&] {
       forward.gradients =
           forward.made_from->input_gradients(flatten_tensors(forward.result), output_gradients, output_gradients);
@@ -312,6 +314,7 @@ RunOutcome ReplayableCall::run(const RunVariant& variant, const std::vector<at::
         (hold_for_program(error) ? run.impossible : run.raised) = exception_text(error);
       }
       if (run.returned() && output_gradients) {
+        run.arriving = arriving;
         run.gradients = inputs->input_gradients(flatten_tensors(run.result), arriving, *output_gradients);
       }
     });

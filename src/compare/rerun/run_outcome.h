@@ -32,6 +32,7 @@ struct RunOutcome {
   std::vector<std::vector<int64_t>> shared;
   std::vector<bool> requires_grad;                 // by tensor of the result
   std::vector<at::Tensor> gradients;               // of a backward pass, by tensor index; undefined where there is none
+  std::vector<at::Tensor> arriving;                // of a backward pass of ours: the gradients that it began with
   std::vector<bool> gradients_in_graph;            // observed, of a compiled graph: CallGradients::in_graph
   std::shared_ptr<const VariantInputs> made_from;  // a run of ours: where the graph of `result` ends
 
