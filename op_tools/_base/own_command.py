@@ -27,6 +27,15 @@ def own_command() -> tuple[str, list[str]] | None:
     return None
 
 
+def own_program() -> list[str] | None:
+    """The arguments, if the program of this process is the package's: one of its commands, a file of it that Python runs by its path, or
+    a process that multiprocessing started for these."""
+    if (command := own_command()) is not None:
+        return command[1]
+    script = Path(sys.argv[0])
+    return sys.argv[1:] if script.name == "op-tools" or Path(__file__).parents[1] in script.absolute().parents else None
+
+
 def is_command_line() -> bool:
     """This process is `op-tools`, which loads torch and the core when its command needs them."""
     command = own_command()

@@ -57,6 +57,8 @@ def usable_cores() -> int:
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+# Without these op_tools/startup starts no tool and imports no backend in the process that others are forked from.
+_NOT_IN_SERVER = ("OP_TOOLS", "OP_TOOLS_IMPORT", "OP_TOOLS_AS_CUDA", "DIPU_MEM_CHECK")
 
 
 _starting = threading.Lock()  # functools.cache alone would let two threads start it
@@ -111,14 +113,13 @@ def _fork_of_server() -> Any:
     Backends are not imported there: a process chooses."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["op_tools._conformance.run"])
-    chosen = os.environ.get(_AUTOLOAD)
+    chosen = {name: os.environ.pop(name) for name in (_AUTOLOAD, *_NOT_IN_SERVER) if name in os.environ}
     os.environ[_AUTOLOAD] = "0"
     try:
         multiprocessing.forkserver.ensure_running()
     finally:
         del os.environ[_AUTOLOAD]
-        if chosen is not None:
-            os.environ[_AUTOLOAD] = chosen
+        os.environ.update(chosen)
     return context
 
 

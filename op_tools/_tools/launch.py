@@ -21,6 +21,7 @@ from .._base import core
 from .._base.account import write_account
 from .._base.config_file import Config, checked_switch, switched, without_variables
 from .._base.core import Error, log_warn
+from .._base.error_text import one_line
 from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
 from .._base.verdict import Verdict, status_of, worst
@@ -213,6 +214,11 @@ def start_from_environment() -> None:
             atexit.register(_fail_if_wrong, tools, word)
     except Error as error:
         log_warn(f"no tool was started: {error}")
+        # A wrong value was to switch it on, too.
+        if words and any(
+            os.environ.get(name, "").strip() and switched(name) is not False for name in map(_fail_variable, FAIL_ON)
+        ):
+            atexit.register(_end_with, status_of(Verdict.NOT_JUDGED))
 
 
 def _fail_variable(word: str) -> str:
@@ -283,8 +289,19 @@ def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False, fail_on
 
 def _fail_if_wrong(tools: Sequence[Tool], fail_on: str) -> None:
     """At exit, where a program has no status to be changed any more."""
-    stop_all()
-    if status := status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN)), fail_on=fail_on):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    try:
+        stop_all()
+        status = status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN)), fail_on=fail_on)
+    except Exception as error:  # Python would print it, and end with status 0
+        log_warn(f"NOT JUDGED: {one_line(error)}")
+        status = status_of(Verdict.NOT_JUDGED)
+    if status:
+        _end_with(status)
+
+
+def _end_with(status: int) -> None:
+    """At exit."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the program closed it: Python would print that, and end with status 0
+            stream.flush()
+    os._exit(status)

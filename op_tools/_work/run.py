@@ -13,7 +13,7 @@ from typing import Any
 
 from .._as_cuda import OTHER_ACCELERATORS
 from .._as_cuda.switch import rename_from_environment as start_renaming
-from .._base.config_file import Config, read_config
+from .._base.config_file import Config, read_config, switched
 from .._base.core import Error, reload_log_level
 from .._base.tool_declarations import CONFIG_FILE, FAIL_ON
 from .._base.tool_descriptions import hook_options, kind_of, kinds
@@ -160,7 +160,7 @@ def run_command(options: argparse.Namespace) -> int:
     _refuse_early(tools)
     if variables := _of_device(options):
         os.environ |= launch.startup_variables() | variables  # for the processes that the program starts
-    if _renames(options):
+    if _renames(options) or (os.environ.get("OP_TOOLS_AS_CUDA") and not switched("DITORCH_DISABLE_MOCK")):
         start_renaming()
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
         os.environ |= launch.environment(in_children)

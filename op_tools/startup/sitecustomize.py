@@ -6,13 +6,16 @@ sitecustomize further down the path is run as well.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def _run_the_next_one() -> None:
@@ -30,11 +33,61 @@ def _start_tools(_: ModuleType) -> None:
         with contextlib.suppress(OSError):
             Path(f"{account}.{os.getpid()}").touch()
     try:
+        from op_tools._base.own_command import own_program
+
+        if (command := own_program()) is not None:
+            if command[:1] == ["run"] and os.environ.get("OP_TOOLS"):
+                sys.stderr.write(
+                    "op_tools warning: OP_TOOLS starts no tool here: op-tools run starts those of its options\n"
+                )
+            return
         from op_tools._tools.launch import start_from_environment
     except Exception as error:  # a Python of the program that is not ours: it has another torch, or no op_tools
-        sys.stderr.write(f"op_tools warning: no tool was started in {sys.executable}: {error}\n")
+        _say_not_started(error)
     else:
         start_from_environment()
+
+
+def _say_not_started(error: BaseException) -> None:
+    sys.stderr.write(f"op_tools warning: no tool was started in {sys.executable}: {error}\n")
+    names = ("OP_TOOLS_FAIL_ON_WRONG", "OP_TOOLS_FAIL_ON_VARIANT")
+    is_judge = any(os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off") for name in names)
+    if is_judge and (os.environ.get("OP_TOOLS") or os.environ.get("DIPU_MEM_CHECK")):
+        atexit.register(_end_as_not_judged)
+
+
+def _end_as_not_judged() -> None:
+    """At exit. Status 0 would say that the tools found nothing wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or there is none
+            stream.flush()
+    os._exit(2)
+
+
+class _Imports:
+    """torch and op_tools, in whichever order the program imports them. op_tools imports torch: its modules are half there then, and
+    the tools wait for their end."""
+
+    def __init__(self) -> None:
+        self._is_inside = self._torch = False
+
+    def after_torch(self, module: ModuleType) -> None:
+        self._torch = True
+        if not self._is_inside:
+            _start_tools(module)
+
+    def run_op_tools(self, function: Callable[[ModuleType], Any], module: ModuleType) -> None:
+        had_torch, self._is_inside = self._torch, True
+        try:
+            function(module)
+        except BaseException as error:
+            if self._torch and not had_torch:  # the program may go on without op_tools
+                _say_not_started(error)
+            raise
+        finally:
+            self._is_inside = False
+        if self._torch and not had_torch:
+            _start_tools(module)
 
 
 def _start_tools_after_torch() -> None:
@@ -45,7 +98,9 @@ def _start_tools_after_torch() -> None:
         return
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.AfterImport("torch", _start_tools)
+    imports = _Imports()
+    module.AfterImport("torch", imports.after_torch)
+    module.AfterImport("op_tools", lambda _: None, imports.run_op_tools)
 
 
 _run_the_next_one()

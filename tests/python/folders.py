@@ -148,7 +148,7 @@ MAY_IMPORT = {
     "formats": {"_base", "_torch"},
     "repro": {"_base", "_torch"},
     "_tools": {"_base", "_torch", "_as_cuda"},
-    "startup": {"_tools"},
+    "startup": {"_base", "_tools"},
     "_modules": {"_base", "_torch"},
     "_runs": {"_base", "formats", "_torch", "_tools", "_modules"},
     "_bisect": {"_base", "_tools"},

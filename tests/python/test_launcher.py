@@ -110,6 +110,40 @@ def test_a_program_of_any_form_ends_as_without_us(name, op_tools_command, tmp_pa
     assert ("op_tools" in tooled.stderr, tooled.stderr.splitlines()[-1:]) == (False, plain.stderr.splitlines()[-1:])
 
 
+CALLS_ITSELF = """
+import torch
+
+class WithText(Exception):
+    def __str__(self):
+        return str(self.args[0])
+
+def deeper(number):
+    return torch.ones(1) + deeper(number + 1)
+
+def raises(number):
+    try:
+        return raises(number + 1)
+    except RecursionError:
+        raise WithText(torch.ones(1))
+
+for function in deeper, raises:
+    try:
+        function(0)
+    except (RecursionError, WithText) as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("flag", ["--autocompare", "--record", "--capture", "--time", "--observe", "--overflow"])
+def test_a_program_may_reach_the_limit_of_recursion(flag, level, op_tools_command, tmp_path):
+    (tmp_path / "deep.py").write_text(CALLS_ITSELF)
+    plain = op_tools_command("deep.py", program=())
+    tooled = op_tools_command("run", flag, "--level", level, "-q", "deep.py")
+    assert plain.stdout.splitlines()[0] == "RecursionError"
+    assert (tooled.returncode, tooled.stdout) == (0, plain.stdout), tooled.stderr
+
+
 def test_an_exception_and_a_signal_end_the_program_as_without_us(op_tools_command, tmp_path):
     (tmp_path / "raises.py").write_text("import torch\ntorch.ones(2).exp()\nraise KeyError('mine')")
     done = op_tools_command("run", "--capture", "raises.py")
@@ -674,6 +708,56 @@ def test_fail_on_wrong_is_the_exit_status(fails, own, status, op_tools_command, 
         path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
         done = op_tools_command("wrong.py", program=(), PYTHONPATH=path, **variables)
         assert (done.returncode, done.stdout) == (status, "ran\n"), done.stderr
+
+
+def in_environment(*options, code="", **variables):
+    """Runs a program text with tools of the environment, in a Python that is started for it: copies have imported op_tools."""
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
+    return launched("-c", code, *options, check=False, fresh=True, PYTHONPATH=path, **variables)
+
+
+IMPORTS = ("import op_tools.sim_device\nimport torch", "import op_tools", "import torch\nimport op_tools.repro")
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_the_environment_starts_tools_in_a_program_that_imports_op_tools_first(imports, tmp_path):
+    text = f"{imports}\n{WRONG.replace('EXIT', '0')}"
+    variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": "1", "OP_TOOLS_OUTPUT_DIR": str(tmp_path)}
+    done = in_environment(code=text, **variables)
+    assert (done.returncode, done.stdout) == (1, "ran\n"), done.stderr
+    assert "no tool was started" not in done.stderr and len(list(tmp_path.rglob("autocompare.csv"))) == 1
+
+
+@pytest.mark.parametrize("fails", ["", "0", "1", "yes"])
+def test_tools_that_cannot_start_have_judged_nothing(fails, tmp_path):
+    status = 2 if fails in ("1", "yes") else 0
+    variables = {"OP_TOOLS": "captrue", "OP_TOOLS_FAIL_ON_WRONG": fails}
+    done = in_environment(code="import torch; print('ran')", **variables)
+    assert (done.returncode, done.stdout) == (status, "ran\n") and "no tool was started" in done.stderr
+    for name, text in {"torch": "", "op_tools": "raise ImportError('no core')"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{tmp_path}"
+    environment = os.environ | {"PYTHONPATH": path, **variables}
+    command = [sys.executable, "-c", "import torch; print('ran')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (status, "ran\n") and "no core" in done.stderr
+
+
+def test_a_program_that_closes_its_output_has_the_status_of_its_tools(tmp_path):
+    text = f"{WRONG.replace('EXIT', '0').replace('sys.exit', 'sys.stdout.close(); sys.exit')}"
+    variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": "1", "OP_TOOLS_OUTPUT_DIR": str(tmp_path)}
+    assert in_environment(code=text, **variables).returncode == 1
+
+
+def test_the_environment_starts_no_tool_in_a_command_of_the_package(op_tools_command, tmp_path):
+    (tmp_path / "fine.py").write_text("import torch\nprint('ran')")
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
+    variables = {"PYTHONPATH": path, "OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": "1"}
+    for words in (["ops", "--ops", "torch.neg"], ["run", "--time", "fine.py"]):
+        done = launched("-m", "op_tools", *words, cwd=tmp_path, fresh=True, **variables)
+        assert ("OP_TOOLS starts no tool here" in done.stderr) == (words[0] == "run"), done.stderr
+    assert not (tmp_path / "op_autocompare_result").exists()
 
 
 def test_v_prints_a_line_for_each_call(op_tools_command, tmp_path):
