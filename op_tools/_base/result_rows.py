@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -10,16 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .core import Error, claim_run_folder
+from .core import claim_run_folder
 from .results import finite_json
+from .written_file import whole_file
 
 SUMMARY = "summary"
 """The name in the last line; without it the file is cut off."""
-
-
-def no_link(path: str, flags: int) -> int:
-    """An opener that follows no symbolic link: folders of results may be somebody else's."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def claim_folder(output_dir: str | os.PathLike[str] | None, name: str) -> Path:
@@ -42,13 +37,6 @@ def write_rows(file: Path, rows: Iterable[Any], summary: Mapping[str, Any]) -> N
     Raises:
         op_tools.Error: it cannot be written.
     """
-    unfinished = file.with_name(f"{file.name}.part")
-    try:
-        with open(unfinished, "w", encoding="utf-8", errors="backslashreplace", opener=no_link) as lines:
-            for content in (*map(asdict, rows), {SUMMARY: dict(summary)}):
-                lines.write(json.dumps(finite_json(content)) + "\n")
-        unfinished.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # of a folder that is a file
-            unfinished.unlink(missing_ok=True)
-        raise Error(f"{file}: cannot be written: {error.strerror}") from None
+    with whole_file(file, errors="backslashreplace") as lines:
+        for content in (*map(asdict, rows), {SUMMARY: dict(summary)}):
+            lines.write(json.dumps(finite_json(content)) + "\n")

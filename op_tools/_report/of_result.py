@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 from .._base.core import Coverage, Error
 from .._base.remote_files import with_urls
-from .._base.result_rows import no_link
 from .._base.verdict import Verdict
+from .._base.written_file import whole_file
 from .._runs.comparison import RunsComparison
 from .._tools.autocompare import CompareResult
 from .._tools.black_box_file import BlackBox
@@ -114,15 +113,8 @@ def write_page(parts: list[Part], path: str | Path, title: str) -> Path:
     file = Path(path)
     if file.is_dir() or not file.name:  # "." has no name
         raise Error(f"{str(path) or repr('')}: cannot be written: it is a folder; give the name of a file in it")
-    unfinished = file.with_name(f"{file.name}.part")
-    try:
-        with open(unfinished, "w", encoding="utf-8", errors="replace", opener=no_link) as page:
-            page.write(with_urls(page_of(parts, title)))
-        unfinished.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # of a folder that is a file
-            unfinished.unlink(missing_ok=True)
-        raise Error(f"{path}: cannot be written: {error.strerror}") from None
+    with whole_file(file, errors="replace") as page:
+        page.write(with_urls(page_of(parts, title)))
     return file
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error
-from .._base.result_rows import no_link
+from .._base.written_file import no_link
 from .part import Origin
 
 

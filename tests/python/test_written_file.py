@@ -1,0 +1,60 @@
+"""Places of results that are no files."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PYTHON
+
+import op_tools
+from op_tools import __main__ as command_line
+from op_tools._base.result_rows import write_rows
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """Two recordings that agree, and the file of a black box."""
+    for name in ("a", "b"):
+        with op_tools.OpRecord(output_dir=tmp_path / name):
+            torch.neg(torch.ones(3))
+    with op_tools.OpBlackBox(output_dir=tmp_path / "boxes"):
+        torch.neg(torch.ones(3))
+    return tmp_path
+
+
+def test_a_device_or_a_pipe_is_written_to_and_stays(two_runs, monkeypatch, capsys):
+    monkeypatch.chdir(two_runs)
+    node, pipe = two_runs / "full", two_runs / "pipe.html"
+    try:
+        os.mknod(node, stat.S_IFCHR | 0o666, Path("/dev/full").stat().st_rdev)
+    except PermissionError:
+        pass  # not root
+    else:
+        assert command_line.main(["report", "boxes", "-o", str(node)]) == 2
+        assert stat.S_ISCHR(node.stat().st_mode) and f"{node}: cannot be written" in capsys.readouterr().err
+        with pytest.raises(op_tools.Error, match="full: cannot be written"):
+            write_rows(node, [], {})
+        assert stat.S_ISCHR(node.stat().st_mode)
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    assert command_line.main(["report", "boxes", "-o", str(pipe)]) == 0
+    assert reader.communicate(timeout=60)[0].startswith("<!DOCTYPE html>") and stat.S_ISFIFO(pipe.stat().st_mode)
+    assert not list(two_runs.glob("*.part"))
+
+
+def test_a_page_to_standard_output_is_written_there(two_runs):
+    before = Path("/dev/stdout").readlink()
+    with (two_runs / "page.html").open("w") as page:
+        subprocess.run(
+            [PYTHON, "-m", "op_tools", "report", "boxes", "-o", "/proc/self/fd/1"],
+            stdout=page,
+            check=True,
+            timeout=120,
+            cwd=two_runs,
+        )
+    text = (two_runs / "page.html").read_text()
+    assert text.startswith("<!DOCTYPE html>") and text.rstrip().endswith("MB)")
+    assert Path("/dev/stdout").readlink() == before
