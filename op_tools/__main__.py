@@ -32,21 +32,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if arguments is not None or words[:1] == [_RUN]:
             raise  # of the caller, or of the user's program
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at exit
+        _give_up_output()
         return _NO_READER
     except OSError as error:
-        if words[:1] == [_RUN] or error.filename is None:
-            raise  # of the user's program, or no file of a command
-        sys.stderr.write(f"op-tools: {visible(f'{os.fsdecode(error.filename)}: {error.strerror}')}\n")
+        if words[:1] == [_RUN]:
+            raise  # of the user's program
+        name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "  # a full disk names no file
+        sys.stderr.write(f"op-tools: {visible(f'{name}{error.strerror or error}')}\n")
+        if arguments is None:
+            _give_up_output()
         return 2
     except UsageError as error:
         sys.stderr.write(f"op-tools {options.command}: {visible(str(error))}\n")
         return WRONG_USAGE
     except Exception as error:
         if not _is_ours(error):
-            raise
+            if arguments is not None or words[:1] == [_RUN]:
+                raise
+            sys.excepthook(type(error), error, error.__traceback__)  # as Python does, with status 1: "they differ"
+            return 2
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
         return 2
+
+
+def _give_up_output() -> None:
+    """Where standard output takes no more: Python writes the rest at exit, and would say so with a status of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_all_characters() -> None:

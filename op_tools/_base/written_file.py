@@ -50,6 +50,18 @@ def whole_file(file: Path, *, errors: str) -> Iterator[TextIO]:
         raise cannot_be_written(file, error) from None
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Writes the answer of a command to the file that it names, which may be a link, a device or a pipe.
+
+    Raises:
+        op_tools.Error: it cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise cannot_be_written(path, error) from None
+
+
 def cannot_be_written(path: str | Path, error: OSError) -> Error:
     """With the name that the user gave: the error of a full disk has none."""
     return Error(f"{path}: cannot be written: {error.strerror or error}")

@@ -8,10 +8,10 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from .._base.core import Error
 from .._base.declared_rows import RunRow
 from .._base.optional_parts import Group, load_part
 from .._base.verdict import status_of
+from .._base.written_file import cannot_be_written, write_text
 from .._commands.command_line import UsageError, visible
 from .._runs.capture_commands import missing_folders, next_commands
 from .._runs.compare_many import ManyRuns, compare_many_share
@@ -31,7 +31,7 @@ def _write_table(comparison: RunsComparison, path: Path, form: str | None) -> No
     try:
         (_write_csv if form is None else load_part(Group.TABLES, form))(comparison, path)
     except OSError as error:
-        raise Error(f"{error.filename}: {error.strerror}") from None
+        raise cannot_be_written(path, error) from None
 
 
 def _write_csv(comparison: RunsComparison, path: Path) -> None:
@@ -70,7 +70,7 @@ def run_command(options: argparse.Namespace) -> int:
         report = confirm(*options.confirm)
         sys.stdout.write(visible(report.table()) + "\n")
         if options.json:
-            Path(options.json).write_text(report.to_json(), encoding="utf-8")
+            write_text(options.json, report.to_json())
         return status_of(report.verdict, allow_unseen=options.allow_unseen)
     if options.as_sequence:
         return _compare_sequences(options)
@@ -103,7 +103,7 @@ def _compare(group: Ranks, options: argparse.Namespace) -> int:
             return 0  # the first process tells
         _show(comparison, with_next=options.next)
         if options.json:
-            Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
+            write_text(options.json, comparison.to_json())
         if options.csv:
             _write_table(comparison, Path(options.csv), options.format)
         return status_of(comparison.verdict, allow_unseen=options.allow_unseen)
@@ -113,7 +113,7 @@ def _compare(group: Ranks, options: argparse.Namespace) -> int:
         return 0
     sys.stdout.write(visible(many.table()) + "\n")
     if options.json:
-        Path(options.json).write_text(many.to_json(), encoding="utf-8")
+        write_text(options.json, many.to_json())
     return status_of(many.verdict, allow_unseen=options.allow_unseen)
 
 
@@ -134,5 +134,5 @@ def _compare_sequences(options: argparse.Namespace) -> int:
         parts = sequence_parts(comparison, (train, serve), options.parts, _say)
         sys.stdout.write("\n" + visible(parts.table()) + "\n")
     if options.json:
-        Path(options.json).write_text(comparison.to_json(), encoding="utf-8")
+        write_text(options.json, comparison.to_json())
     return status_of(comparison.verdict, allow_unseen=options.allow_unseen)

@@ -1,8 +1,9 @@
-"""Places of results that are no files."""
+"""Answers of commands where they cannot be written, and places that are no files."""
 
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from conftest import PYTHON
 import op_tools
 from op_tools import __main__ as command_line
 from op_tools._base.result_rows import write_rows
+from op_tools._work import ops
 
 
 @pytest.fixture
@@ -23,6 +25,38 @@ def two_runs(tmp_path):
     with op_tools.OpBlackBox(output_dir=tmp_path / "boxes"):
         torch.neg(torch.ones(3))
     return tmp_path
+
+
+def into_full_device(*words, cwd):
+    with Path("/dev/full").open("w") as full:
+        command = [PYTHON, "-m", "op_tools", *words]
+        return subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=120, cwd=cwd
+        )
+
+
+@pytest.mark.parametrize("words", [["compare", "a", "b"], ["blackbox", "boxes"]], ids=" ".join)
+def test_an_answer_that_the_disk_does_not_take_is_no_difference(words, two_runs):
+    done = into_full_device(*words, cwd=two_runs)
+    assert (done.returncode, done.stderr) == (2, "op-tools: No space left on device\n")
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_an_answer_in_a_file_that_cannot_be_written_is_named(option, two_runs, monkeypatch, capsys):
+    monkeypatch.chdir(two_runs)
+    assert command_line.main(["compare", "a", "b", option, "/dev/full"]) == 2
+    assert capsys.readouterr().err == "op-tools: /dev/full: cannot be written: No space left on device\n"
+
+
+def test_a_fault_of_op_tools_itself_is_no_difference(monkeypatch, capsys):
+    def fails(_):
+        raise KeyError("a fault of op_tools")
+
+    monkeypatch.setattr(ops, "run_command", fails)
+    monkeypatch.setattr(sys, "argv", ["op-tools", "ops"])
+    assert command_line.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and "KeyError: 'a fault of op_tools'" in said
 
 
 def test_a_device_or_a_pipe_is_written_to_and_stays(two_runs, monkeypatch, capsys):
