@@ -30,6 +30,7 @@ class Cause(str, enum.Enum):
     NOT_FINITE = "not_finite"
     MEMORY_GROWS = "memory_grows"
     SLOW_OPERATOR = "slow_operator"
+    PROGRAM_EXITS = "program_exits"
     NOT_KNOWN = "not_known"
 
     __str__ = str.__str__
@@ -51,6 +52,7 @@ SENTENCES = {
     Cause.NOT_FINITE: "the program's own numbers: an operator that is right makes NaN or infinities from finite inputs",
     Cause.MEMORY_GROWS: "memory grows with the steps",
     Cause.SLOW_OPERATOR: "an operator takes much longer on the device than on the CPU",
+    Cause.PROGRAM_EXITS: "the program ends by itself, without an exception, with another exit status than 0",
     Cause.NOT_KNOWN: "no cause is known",
 }
 """The sentence of each cause."""
@@ -146,6 +148,8 @@ class Answer:
         others = [culprit for culprit in self.culprits if culprit.cause is first.cause]
         ops = list(dict.fromkeys(f"{culprit.op} {culprit.phase}".strip() for culprit in others if culprit.op))
         text = SENTENCES[first.cause]
+        if first.cause is Cause.PROGRAM_EXITS:  # that is seen, and needs nothing that confirms it
+            return f"{text}: {first.reason}; nothing else was found"
         if ops:
             text += f": {', '.join(ops[:_MOST])}" + (f" and {len(ops) - _MOST} more" if len(ops) > _MOST else "")
         if ranks := sorted({culprit.rank for culprit in others if culprit.rank}, key=_numbers_first):

@@ -23,6 +23,10 @@ def no_bisection(session: Session) -> NotAsked | None:
         return NotAsked("no operator ran on an accelerator: there is nothing to move to the CPU", is_gap=False)
     if not facts.losses:
         return NotAsked("the program prints no loss ('loss 0.5' in each step)")
+    if facts.run is not None and facts.run.ended in (Ended.FAILED, Ended.CRASHED):
+        return NotAsked(
+            f"the program ends with status {facts.run.status}, and the loss of a trial counts with status 0"
+        )
     if facts.run is None or facts.run.ended is not Ended.DONE:
         return NotAsked("the program does not end by itself: give it an argument with which it ends after some steps")
     if file := losses_file(session):

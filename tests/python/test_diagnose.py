@@ -194,6 +194,24 @@ def test_another_program_cannot_resume_a_state(tmp_path):
         Session(plan, [], resume=True, say=lambda line: None)
 
 
+@pytest.mark.parametrize("end", ["sys.exit(5)", "sys.exit('no luck')", "raise ValueError('mine')"])
+def test_a_program_that_exits_raises_no_exception(end, tmp_path):
+    """Nor does it go on for ever: a bisection is not asked, and says why."""
+    text = "import sys, torch\nimport op_tools.sim_device\nfor step in range(3):\n    print('loss', float((torch.ones(3, device='sim') * step).sum()), flush=True)\n"
+    (tmp_path / "train.py").write_text(text + end)
+    command = ["-m", "op_tools", "diagnose", "--", "train.py"]
+    done = launched(*command, cwd=tmp_path, check=False, timeout=300, PATH=PLAIN_PATH)
+    answer = answer_in(tmp_path)
+    status = 5 if "5" in end else 1
+    if "raise" in end:
+        assert answer["sentence"].startswith("probably the program raises an exception"), done.stdout
+    else:
+        assert answer["cause"] == "program_exits" and "probably" not in answer["sentence"], done.stdout
+        assert answer["sentence"].endswith(f"with another exit status than 0: status {status}; nothing else was found")
+    why = [asked["not_asked"] for asked in answer["asked"] if asked["name"] == "loss"]
+    assert why == [f"the program ends with status {status}, and the loss of a trial counts with status 0"], done.stderr
+
+
 def test_the_page_has_each_cause_and_its_sentence():
     page = (ROOT / "docs" / "diagnose.md").read_text()
     assert set(SENTENCES) == set(Cause)
