@@ -153,12 +153,13 @@ double ResultJudge::rounded_inside(const at::Tensor& observed, Subject subject) 
     return std::isfinite(size) ? size : 0.0;
   };
   const std::string_view base = base_name(facts_.name);
-  if (base.ends_with("_backward_data")) return facts_.before.empty() ? 0 : largest(facts_.before[0]);
+  const int arrives = family_of(base, OpTrait::kRoundsNearOne)->place;
+  if (arrives >= 0) return facts_.before.empty() ? 0 : largest(facts_.before[static_cast<size_t>(arrives)]);
   if (subject != Subject::kGradient) return 1;
   const std::vector<at::Tensor>& arriving = reruns_.variant({RunVariant::Kind::kFloat64}).arriving;
   if (arriving.empty() || !arriving[0].defined() || observed.numel() == 0) return 0;
   if (arriving[0].numel() > 1) return largest(arriving[0]);
-  const bool has_classes = observed.dim() > 0 && !base.starts_with("binary");
+  const bool has_classes = observed.dim() > 0 && has_trait(base, OpTrait::kNormalizes);
   const int64_t classes = has_classes ? observed.size(observed.dim() == 1 ? 0 : 1) : 1;
   return largest(arriving[0]) * static_cast<double>(classes) / static_cast<double>(observed.numel());
 }

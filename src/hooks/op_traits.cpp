@@ -312,8 +312,8 @@ constexpr OpFamily kFamilies[] = {
     {kHasDefaultByDtype, "singular values below the dtype's precision count as zero",
      "linalg_pinv pinv linalg_matrix_rank matrix_rank linalg_lstsq lstsq"},
     {kRoundsNearOne, "the sum of a softmax, a probability of which one is taken off",
-     "log_softmax _log_softmax _log_softmax_backward_data cross_entropy cross_entropy_loss "
-     "binary_cross_entropy_with_logits"},
+     "log_softmax _log_softmax cross_entropy cross_entropy_loss binary_cross_entropy_with_logits"},
+    {kRoundsNearOne, "a probability times the sum of the gradients that arrive", "_log_softmax_backward_data", 0},
     {kGradientReadsResult, "its gradient is made of its result",
      "tanh tanh_ sigmoid sigmoid_ exp exp_ exp2 exp2_ expm1 expm1_ sqrt sqrt_ rsqrt rsqrt_ reciprocal reciprocal_ tan "
      "tan_ erfinv erfinv_ hypot hypot_ prod cumprod cumprod_ softmax softmin log_softmax gumbel_softmax logsumexp "

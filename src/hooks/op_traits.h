@@ -79,7 +79,7 @@ enum class OpTrait : uint8_t {
   kNeedsCpuTensors,          // the tensors behind the first are on the CPU, whatever the device
   kHasDefaultByDtype,        // an argument that is left out has a value that depends on the dtype: see open_arguments()
   kReadsStorageOffset,       // its result depends on the place of a tensor in its storage
-  kRoundsNearOne,            // on its way a number of about one, whatever the rounding of the inputs
+  kRoundsNearOne,            // on its way a number of about one, or as large as the input at `place`
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
   kOnDefaultDevice,          // makes a tensor on torch's default device where its call names none
 };
