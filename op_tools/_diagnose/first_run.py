@@ -20,6 +20,8 @@ from .session import Session
 _FIRST_SHARE = 0.25  # of the budget: it shows whether the program ends by itself
 _LIBRARY = sysconfig.get_path("stdlib")
 _OF_EXCEPTION = 1  # Python's exit status, and torchrun's for any of its ranks
+# Python's own words of an exception that nobody caught; a file that cannot be compiled has no traceback.
+_UNCAUGHT = re.compile(r"Traceback \(most recent call last\)|^(?:Syntax|Indentation|Tab)Error: ", re.MULTILINE)
 _BESIDE = 1.5  # times longer a step takes under the tools of this run
 
 
@@ -123,7 +125,7 @@ def _raised(session: Session, run: Run) -> list[Culprit]:
         if _is_of_program(path)
     ]
     # Not certain: a check of the program that a wrong operator lets fail ends here, too.
-    if run.status != _OF_EXCEPTION or "Traceback (most recent call last)" not in output or not (error or frames):
+    if run.status != _OF_EXCEPTION or not _UNCAUGHT.search(output) or not (error or frames):
         reason = f"status {run.status}" + (f", behind {error}" if error else "")
         return [Culprit(Cause.PROGRAM_EXITS, line=frames[-1] if frames else "", reason=reason)]
     return [Culprit(Cause.PROGRAM_RAISES, line=frames[-1] if frames else "", reason=error or "it ends with an error")]
