@@ -100,7 +100,7 @@ def part_of_run(folder: Path, origin: Origin | None = None) -> Part | None:
 
 
 def _reader_of_lost_rows(folder: Path) -> _Reader | None:
-    """Of a folder of a run whose file of rows is gone: what it would have said is not known."""
+    """Of a folder of a run whose file of rows is gone: the rows are not known."""
     if not folder.parent.name.isdecimal():
         return None
     return next((reader for reader in _READERS.values() if folder.parents[1].name == reader.folder), None)

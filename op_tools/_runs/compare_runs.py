@@ -132,7 +132,7 @@ def rank_count(run: PathOrRecording) -> int:
 
 
 def is_single_rank(run: PathOrRecording) -> bool:
-    """Of a program on one rank, and not what is left of several."""
+    """Of a program on one rank; a run of several ranks of which one has a file is none."""
     return rank_count(run) == 1 and not find_run(run).absent
 
 

@@ -96,7 +96,7 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
 
 
 def _refuse_early(tools: Iterable[Tool | Together]) -> None:
-    """What they would refuse when they start is refused now."""
+    """Values that a tool would refuse when it starts are refused now."""
     with _wrong_usage():
         for tool in tools:
             if isinstance(tool, Tool):

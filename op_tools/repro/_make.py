@@ -167,7 +167,7 @@ def make(
     plan = replace(plan, device=plan.device or saved.device)
     if saved.variation is not None:
         return saved, Judged(), _make_relation(saved, path, plan, timeout, say, runs)
-    # A graph without its compiler, for what the script expects: the script runs the compiled graph.
+    # The results that the script expects are those of the graph's operators: the script runs the compiled graph.
     judged = judge(folder, "cpu" if saved.graph else plan.device, plan.imports, plan.libraries)
     if not judged.failures and not judged.died and not judged.trouble and not saved.graph:
         again = judge(folder, plan.device, plan.imports, plan.libraries, calls=4)

@@ -63,7 +63,7 @@ struct BlackBoxCall {
   Kept kept;
   uint32_t number;     // of a collective, among those of its process group, from 1
   StringId group;      // its process group
-  StringId reduction;  // reduction_and_root_of() it
+  StringId reduction;  // of a collective: reduction_and_root_of()
 };
 static_assert(sizeof(BlackBoxCall) == 64);
 

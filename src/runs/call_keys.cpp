@@ -91,22 +91,9 @@ bool reaches_further(const Recording& run, const RecordedCall& call) {
   return extent_of(run, run.values[run.outputs(call)[0].value]) > extent_of(run, run.values[run.inputs(call)[0].value]);
 }
 
-// The first call that has this output of the call as an input writes over it (copy.deepcopy of a tensor copies into the
-// bytes of a new storage).
-bool is_overwritten_first(const Recording& run, size_t call, uint32_t value) {
-  for (size_t next = call + 1; next < run.calls.size(); ++next) {
-    const auto inputs = run.inputs(run.calls[next]);
-    const auto use =
-        std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& use) { return use.value == value; });
-    if (use == inputs.end()) continue;
-    return use == inputs.begin() && base_name(run.string(run.calls[next].op)) == "copy_";
-  }
-  return false;
-}
-
 // What the table of traits says about an operator's memory. Asked once for each name of a recording.
 struct MemoryTraits {
-  bool gives_data, is_uninitialized, shows_unwritten, shows_storage, takes_workspace, changes_in_place;
+  bool gives_data, is_uninitialized, shows_unwritten, shows_storage, takes_workspace, changes_in_place, overwrites;
   int workspace, open_from;  // -1: none
 
   explicit MemoryTraits(std::string_view base)
@@ -116,6 +103,7 @@ struct MemoryTraits {
         shows_storage(has_trait(base, OpTrait::kShowsStorage)),
         takes_workspace(has_trait(base, OpTrait::kTakesWorkspace)),
         changes_in_place(has_trait(base, OpTrait::kChangesInPlace)),
+        overwrites(base == "copy_"),
         workspace(workspace_of(base)) {
     const OpFamily* const open = family_of(base, OpTrait::kOpenResult);  // states of generators that nothing drew from
     open_from = open ? open->place : -1;
@@ -141,6 +129,7 @@ std::vector<bool> unwritten_values(const Recording& run) {
     const WrittenPart written = run.values[i].written;
     unwritten[i] = written == WrittenPart::kNone || written == WrittenPart::kUnknown;
   }
+  std::vector<bool> unread_storage(run.values.size(), false);  // shown by a call, and no call's input yet
   std::vector<std::optional<MemoryTraits>> traits_of(run.strings.size());
   for (const RecordedCall& call : run.calls) {
     std::optional<MemoryTraits>& known = traits_of[call.op];
@@ -148,6 +137,10 @@ std::vector<bool> unwritten_values(const Recording& run) {
     const MemoryTraits& traits = *known;
     for (const RecordedUse& use : run.inputs(call)) {
       const RecordedValue& value = run.values[use.value];
+      // copy.deepcopy of a tensor copies into the bytes of a new storage: its first reader writes over them.
+      const bool is_first_read = unread_storage[use.value];
+      unread_storage[use.value] = false;
+      if (is_first_read && traits.overwrites && &use == run.inputs(call).begin()) unwritten[use.value] = true;
       if (traits.gives_data) {
         unwritten[use.value] = false;
         if (const RecordedUse* const original = made_as(run, value)) unwritten[original->value] = false;
@@ -159,9 +152,7 @@ std::vector<bool> unwritten_values(const Recording& run) {
     const auto shows_some = [&](const RecordedUse& use) {
       return unwritten[use.value] || run.values[use.value].written == WrittenPart::kSome;
     };
-    bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call)) ||
-                 (traits.shows_storage && call.outputs > 0 &&
-                  is_overwritten_first(run, static_cast<size_t>(&call - run.calls.data()), run.outputs(call)[0].value));
+    bool shows = traits.is_uninitialized || (traits.shows_unwritten && reaches_further(run, call));
     // A call that writes such memory makes it known; a call that only reads it (a view), or makes new elements of it,
     // shows it.
     const bool makes_known = !traits.changes_in_place && writes_inputs(run, call);
@@ -173,6 +164,7 @@ std::vector<bool> unwritten_values(const Recording& run) {
       }
     }
     const auto outputs = run.outputs(call);
+    if (traits.shows_storage && !outputs.empty()) unread_storage[outputs[0].value] = true;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const WrittenPart written = run.values[outputs[i].value].written;
       if (written != WrittenPart::kNotWatched) {

@@ -173,9 +173,9 @@ def sure_classifier(device, loss, margin):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("margin", [4, 8, 12, 14])
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.binary_cross_entropy_with_logits])
-def test_the_loss_of_a_sure_classifier_has_the_rounding_of_one(loss, margin, device, level, monkeypatch):
-    monkeypatch.setenv("OP_TOOLS_SIM_ROUNDING", "1")
-    assert failures(partial(sure_classifier, device, loss, margin), level, seeds=5) == []
+def test_the_loss_of_a_sure_classifier_has_the_rounding_of_one(loss, margin, device, level):
+    with sim.rounding():
+        assert failures(partial(sure_classifier, device, loss, margin), level, seeds=5) == []
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -186,7 +186,6 @@ def test_a_wrong_loss_of_a_classifier_is_found(op, level):
     assert fault.hits == 1 and failed
 
 
-# --- Cancellation
 # --- Cancellation
 
 

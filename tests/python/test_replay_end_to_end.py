@@ -558,7 +558,7 @@ def test_a_device_that_is_not_there_is_wrong_usage(python, one_call, replay, mod
 @BOTH
 @pytest.mark.parametrize("option", ["--json", "--expected"])
 @pytest.mark.parametrize("file", ["/dev/full", "/nonexistent/file"])
-def test_a_file_that_cannot_be_written_is_status_2(python, option, file, one_call, build_dir):
+def test_a_file_that_cannot_be_written_is_status_2(python, option, file, one_call, build_dir, module):
     start = [sys.executable, *python] if python else [build_dir / "run_op_from_data"]
     command = [*map(str, start), str(one_call[0].folder), "--acc_check", option, file]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
