@@ -62,6 +62,12 @@ def write_text(path: str | Path, text: str) -> None:
         raise cannot_be_written(path, error) from None
 
 
+def folder_of(path: str) -> Path:
+    """Where the answer of a command is written; the working folder for a device and a pipe, whose folder takes no files, and for ""."""
+    file = Path(path).resolve()  # /dev/stdout may be a file elsewhere
+    return file.parent if path and not _is_special(file) else Path.cwd()
+
+
 def cannot_be_written(path: str | Path, error: OSError) -> Error:
     """With the name that the user gave: the error of a full disk has none."""
     return Error(f"{path}: cannot be written: {error.strerror or error}")

@@ -32,6 +32,7 @@ STATUSES = {
 }
 WRONG = (DIFFERS, CRASHED, HUNG)
 RIGHT = (AGREES, UNEXPECTED_AGREEMENT)
+WORST_FIRST = (CRASHED, HUNG, DIFFERS, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_AGREEMENT, AGREES, NOT_JUDGED)
 
 
 @dataclass
@@ -106,6 +107,19 @@ def shard_text(place: str, number: int, count: int) -> str:
     return place if count == 1 else f"{Path(place).stem}.{number}-of-{count}{Path(place).suffix}"
 
 
+def status_of_case(rows: Iterable[Row]) -> str:
+    """Of a case: that of its worst row."""
+    return min((row.status for row in rows), key=WORST_FIRST.index)
+
+
+def add_case(by_case: dict[str, list[Row]], rows: list[Row]) -> None:
+    """Adds the rows of a case. Of a case that is there already, in files that were put together, the worse rows stay."""
+    known = by_case.get(rows[0].case)
+    by_case[rows[0].case] = (
+        rows if known is None else min(known, rows, key=lambda of: WORST_FIRST.index(status_of_case(of)))
+    )
+
+
 class RowWriter:
     """Appends rows: a line for each case, so that a kill at any moment leaves whole cases and perhaps a torn line.
 
@@ -155,7 +169,7 @@ def read_rows(path: Path) -> dict[str, list[Row]]:
             wrong = True
         if wrong:
             raise Error(f"{path}:{number}: is no row of op-tools conformance")
-        by_case[rows[0].case] = rows
+        add_case(by_case, rows)
     return by_case
 
 
@@ -171,7 +185,8 @@ def rows_below(folder: Path) -> dict[str, list[Row]]:
         raise Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
     by_case: dict[str, list[Row]] = {}
     for path in paths:
-        by_case.update(read_rows(path))
+        for rows in read_rows(path).values():
+            add_case(by_case, rows)
     return dict(sorted(by_case.items()))
 
 

@@ -23,10 +23,10 @@ from .coverage import coverage_of
 from .exceptions import Exceptions
 from .golden import write_facts
 from .reports import saved_text, verdict_text, write_reports
-from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, unpacked
+from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, status_of_case, unpacked
 from .self_test import SelfTest
 from .shard_run import Session, WorkerPlan, share_of
-from .summary import FORMAT, RUN_FILE, read_run_facts, status_of_case, verdict_of_cases
+from .summary import FORMAT, RUN_FILE, read_run_facts, verdict_of_cases
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # Settings of a run that must be the same for all its shards, and where it is resumed.

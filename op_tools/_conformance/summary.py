@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,23 @@ from .._base.data_file import read_json
 from .._base.verdict import Verdict, verdict_of
 from .._base.verdict import status_of as status_of_verdict
 from .rows import (
-    AGREES,
     COLUMNS_OF_COMPILED,
-    CRASHED,
-    DIFFERS,
     ERROR,
     EXPECTED,
-    HUNG,
     NOT_JUDGED,
     RIGHT,
-    UNEXPECTED_AGREEMENT,
     UNSUPPORTED,
+    WORST_FIRST,
     WRONG,
     Row,
     rows_below,
+    status_of_case,
 )
 
 FORMAT = 1
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
-_WORST_FIRST = (CRASHED, HUNG, DIFFERS, ERROR, UNSUPPORTED, EXPECTED, UNEXPECTED_AGREEMENT, AGREES, NOT_JUDGED)
 
 Rows = Mapping[str, list[Row]]
-
-
-def status_of_case(rows: Iterable[Row]) -> str:
-    """Of a case: that of its worst row."""
-    return min((row.status for row in rows), key=_WORST_FIRST.index)
 
 
 def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +53,7 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
         "list": facts["list"],
         "cases": facts["cases"],
         "without rows": facts["cases"] - len(rows),
-        "statuses": {name: counts[name] for name in _WORST_FIRST if counts[name]},
+        "statuses": {name: counts[name] for name in WORST_FIRST if counts[name]},
         "operators": {
             op: {dtype: _sorted(of) for dtype, of in sorted(dtypes.items())} for op, dtypes in sorted(operators.items())
         },
@@ -85,7 +76,7 @@ def _compilation(rows: Rows) -> dict[str, Any]:
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
-    return {name: counts[name] for name in _WORST_FIRST if counts[name]}
+    return {name: counts[name] for name in WORST_FIRST if counts[name]}
 
 
 class Missing(enum.Enum):

@@ -142,7 +142,7 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = file
     main.__loader__ = SourceFileLoader("__main__", file)
-    main.__dict__["__builtins__"] = builtins
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
     sys.modules["__main__"] = main
     with _shown_as_its_own():
         code = compile(Path(path).read_bytes(), file, "exec")

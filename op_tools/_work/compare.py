@@ -11,7 +11,7 @@ from pathlib import Path
 from .._base.declared_rows import RunRow
 from .._base.optional_parts import Group, load_part
 from .._base.verdict import status_of
-from .._base.written_file import cannot_be_written, write_text
+from .._base.written_file import cannot_be_written, folder_of, write_text
 from .._commands.command_line import UsageError, visible
 from .._runs.capture_commands import missing_folders, next_commands
 from .._runs.compare_many import ManyRuns, compare_many_share
@@ -76,7 +76,7 @@ def run_command(options: argparse.Namespace) -> int:
         return _compare_sequences(options)
     if options.parts:
         raise UsageError("--parts needs --as-sequence")
-    with ranks(Path(options.json or ".").parent, options.jobs, options.words) as group:
+    with ranks(folder_of(options.json or ""), options.jobs, options.words) as group:
         return group.agreed(_compare(group, options))
 
 

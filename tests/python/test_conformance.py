@@ -32,7 +32,7 @@ from op_tools._conformance.exceptions import read_exceptions
 from op_tools._conformance.golden import Golden, GoldenJudge, GoldenWriter, write_facts
 from op_tools._conformance.lists import load_cases
 from op_tools._conformance.repeat import digest_of, equal_bits
-from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of
+from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of, rows_below
 from op_tools._conformance.shard_run import sampled, share_of
 from op_tools._conformance.verdict import Judge
 from op_tools._conformance.workers import StartError, prepare, work_through
@@ -438,6 +438,20 @@ def test_a_torn_line_is_run_again_and_a_foreign_one_is_an_error(tmp_path):
         path.write_text(foreign + "\n")
         with pytest.raises(op_tools.Error, match=re.escape(f"{path}:1: is no row")):
             read_rows(path)
+
+
+def test_of_a_case_that_two_files_have_the_worse_rows_count(tmp_path):
+    for name, statuses in {"rows.jsonl": ("agrees", "differs"), "rows.1-of-2.jsonl": ("differs", "agrees")}.items():
+        writer = RowWriter(tmp_path / name)
+        writer.write([row_of(MM, status=statuses[0])])
+        writer.write([row_of(ADD, status="agrees")])
+        writer.write([row_of(MM, status=statuses[1])])
+        writer.close()
+        assert [row.status for row in read_rows(tmp_path / name)[MM.id]] == ["differs"]
+        assert {case: row.status for case, (row,) in rows_below(tmp_path).items()} == {
+            MM.id: "differs",
+            ADD.id: "agrees",
+        }
 
 
 # --- The command --------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_a_module_runs_as_python_runs_it(op_tools_command, tmp_path):
 
 # By name: those that Python's own __main__ module, an archive and a stream that the program closes would end.
 PROGRAMS = {
-    "builtins.py": "print(__builtins__.len([1]), type(__loader__).__name__)",
+    "builtins.py": "print(__builtins__.len([1]), type(__loader__).__name__, *sorted(globals()))",
     "closed.py": "import sys; print('last', flush=True); sys.stdout.close()",
     "none.py": "import sys; print('last', flush=True); sys.stdout = None",
     "syntax.py": "def f(:",

@@ -13,6 +13,7 @@ from conftest import PYTHON
 import op_tools
 from op_tools import __main__ as command_line
 from op_tools._base.result_rows import write_rows
+from op_tools._base.written_file import folder_of
 from op_tools._work import ops
 
 
@@ -59,6 +60,14 @@ def test_a_fault_of_op_tools_itself_is_no_difference(monkeypatch, capsys):
     assert command_line.main() == 2
     said = capsys.readouterr().err
     assert said.startswith("Traceback") and "KeyError: 'a fault of op_tools'" in said
+
+
+@pytest.mark.parametrize(("answer", "folder"), [("", "."), ("a.json", "."), ("out/a.json", "out"), ("/dev/full", ".")])
+def test_ranks_meet_in_the_folder_of_the_answer_or_where_no_file_can_be_in_the_working_folder(
+    answer, folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert folder_of(answer) == (tmp_path / folder).resolve()
 
 
 def test_a_device_or_a_pipe_is_written_to_and_stays(two_runs, monkeypatch, capsys):
