@@ -205,7 +205,8 @@ class Relative {
   // The rounding of such numbers in the dtype of sums. Elements below it have no relative precision.
   void allow_rounded_inside(bool alone) {
     const double size = context_.rounded_inside();
-    const double unit = numbers_.max_floor * rounding_.accumulate + floor_growth(alone);
+    const double lost = rounding_.accumulate * std::sqrt(static_cast<double>(context_.rounded_terms));
+    const double unit = numbers_.max_floor * rounding_.accumulate + std::max(floor_growth(alone), lost);
     for (Criterion& criterion : criteria_) criterion.limit += (alone ? kAloneFactor : 1) * unit * size;
     if (!is_16_bits()) std::erase_if(criteria_, [](const Criterion& one) { return one.metric == Deciding::kMaxUlp; });
     noise_text_ = "; numbers of about " + number_text(size) + " are rounded on the way";

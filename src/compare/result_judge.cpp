@@ -100,7 +100,8 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
     return most;
   };
   if (has_trait(base, OpTrait::kRoundsNearOne)) {
-    context.rounded_inside = [this, observed, subject] { return rounded_inside(observed, subject); };
+    context.rounded_inside = [this, observed, pick, subject] { return rounded_inside(observed, pick, subject); };
+    context.rounded_terms = rounded_terms(observed, subject);
   }
   context.may_be_equal_terms = is_gradient && has_trait(base, OpTrait::kSumsProducts);
   if (!facts_.options.golden || facts_.random.drawn) return context;
@@ -143,11 +144,11 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
   return context;
 }
 
-// Of operators that round near one (kRoundsNearOne): one, and in a gradient what arrives at a row of the input. The
-// mean of a loss gives each row its share.
-double ResultJudge::rounded_inside(const at::Tensor& observed, Subject subject) {
-  const c10::InferenceMode no_autograd;
+// Of operators that round near one (kRoundsNearOne): one, and in a gradient what arrives at a row of the input. A loss
+// gives each row a share of its own, by its reduction, weights and ignored rows: a row of equal scores shows it.
+double ResultJudge::rounded_inside(const at::Tensor& observed, const Pick& pick, Subject subject) {
   const auto largest = [](const at::Tensor& tensor) {
+    const c10::InferenceMode no_autograd;
     if (!tensor.defined() || tensor.numel() == 0 || tensor.layout() != at::kStrided) return 0.0;
     const double size = on_cpu(tensor).to(at::kDouble).abs().max().item<double>();
     return std::isfinite(size) ? size : 0.0;
@@ -159,9 +160,23 @@ double ResultJudge::rounded_inside(const at::Tensor& observed, Subject subject) 
   const std::vector<at::Tensor>& arriving = reruns_.variant({RunVariant::Kind::kFloat64}).arriving;
   if (arriving.empty() || !arriving[0].defined() || observed.numel() == 0) return 0;
   if (arriving[0].numel() > 1) return largest(arriving[0]);
-  const bool has_classes = observed.dim() > 0 && has_trait(base, OpTrait::kNormalizes);
-  const int64_t classes = has_classes ? observed.size(observed.dim() == 1 ? 0 : 1) : 1;
-  return largest(arriving[0]) * static_cast<double>(classes) / static_cast<double>(observed.numel());
+  return 2 * largest(pick(reruns_.variant({RunVariant::Kind::kFloat64Zeros})));
+}
+
+// The classes: the dimension that the call names (log_softmax), else that of a loss.
+int64_t ResultJudge::rounded_terms(const at::Tensor& observed, Subject subject) const {
+  const bool has_scores = subject != Subject::kGradient && !facts_.before.empty() && facts_.before[0].defined();
+  const at::Tensor& scores = has_scores ? facts_.before[0] : observed;
+  if (scores.dim() == 0) return 1;
+  int64_t dim = std::min<int64_t>(1, scores.dim() - 1);
+  if (has_trait(base_name(facts_.name), OpTrait::kNormalizes)) {
+    const Value* named = find_key(facts_.kwargs, "dim");
+    const auto* number = named ? named->get_if<int64_t>() : nullptr;
+    const Values* args = sequence_items(facts_.args);
+    for (size_t i = 0; args && !number && i < args->size(); ++i) number = (*args)[i].get_if<int64_t>();
+    if (number) dim = *number < 0 ? *number + scores.dim() : *number;
+  }
+  return dim >= 0 && dim < scores.dim() ? scores.size(dim) : 1;
 }
 
 // Sums whose length the sizes of inputs and result do not tell.

@@ -178,11 +178,37 @@ def test_the_loss_of_a_sure_classifier_has_the_rounding_of_one(loss, margin, dev
         assert failures(partial(sure_classifier, device, loss, margin), level, seeds=5) == []
 
 
+def masked_language_model(device, margin, options):
+    """Most rows are ignored; each of the others has its share of the loss. A softmax of many classes loses small numbers beside one."""
+    labels = torch.randint(0, 1000, (64,))
+    logits = torch.randn(64, 1000)
+    logits[torch.arange(64), labels] += margin
+    labels[:55] = -100
+    F.cross_entropy(logits.to(device).requires_grad_(), labels.to(device), **options).backward()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"label_smoothing": 0.1}], ids=str)
+def test_the_gradient_of_few_sure_rows_has_the_rounding_of_their_share(options, device, level):
+    with sim.rounding():
+        assert failures(partial(masked_language_model, device, 20, options), level, seeds=5) == []
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("op", ["_log_softmax", "_log_softmax_backward_data"])
-def test_a_wrong_loss_of_a_classifier_is_found(op, level):
+@pytest.mark.parametrize(
+    "program",
+    [
+        partial(sure_classifier, "sim", F.cross_entropy, 2),
+        partial(masked_language_model, "sim", 4, {}),
+        partial(masked_language_model, "sim", 4, {"reduction": "sum"}),
+    ],
+    ids=["classifier", "masked", "masked, sum"],
+)
+def test_a_wrong_loss_of_a_classifier_is_found(program, op, level):
     with sim.fault("scale", ops=f"aten::{op}", scale=1.01) as fault:
-        failed = failures(partial(sure_classifier, "sim", F.cross_entropy, 2), level, seeds=1)
+        failed = failures(program, level, seeds=1)
     assert fault.hits == 1 and failed
 
 

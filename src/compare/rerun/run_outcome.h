@@ -51,6 +51,7 @@ struct RunVariant {
     kPerturbed,         // in its own dtypes, on the CPU, from inputs changed by their rounding
     kFloat32Scalars,    // kFloat64, the call's scalar arguments rounded to float32
     kFloat64Gaps,       // kFloat64, from inputs whose elements do not lie side by side
+    kFloat64Zeros,      // kFloat64, the inputs that require a gradient in zeros
     kFloat32Perturbed,  // on the CPU, 16-bit floats in float32, from inputs changed by float32's rounding
     kAutocastDtype,     // on the CPU, all of it in the dtype of the call's autocast
     kMeta,              // without data: torch's own account of the results' forms
@@ -66,7 +67,7 @@ struct RunVariant {
   }
   bool in_float64() const {
     return kind == Kind::kFloat64 || kind == Kind::kFloat64Perturbed || kind == Kind::kFloat32Scalars ||
-           kind == Kind::kFloat64Gaps;
+           kind == Kind::kFloat64Gaps || kind == Kind::kFloat64Zeros;
   }
   bool changes_inputs() const {
     return kind == Kind::kFloat64Perturbed || kind == Kind::kPerturbed || kind == Kind::kFloat32Perturbed;

@@ -1,6 +1,7 @@
 #include "compare/rerun/variant_inputs.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -242,13 +243,20 @@ CallArguments with_gaps(const CallArguments& call) {
   return with_copies(call, [](const at::Tensor& tensor) { return with_gaps(tensor); });
 }
 
+CallArguments with_zeros(const CallArguments& call) {
+  return with_copies(call, [](const at::Tensor& tensor) {
+    return tensor.requires_grad() && has_floating_elements(tensor) ? at::zeros_like(tensor.detach()) : at::Tensor();
+  });
+}
+
 // In the dtypes of the recording, with the values that the variant's dtypes would change.
 CallArguments prepared(const CallArguments& recorded, std::string_view name, const RunVariant& variant) {
   // Of several changes, to have both kinds.
   const bool apart = variant.changes_inputs() && variant.sample % 2 == 1;
-  const CallArguments call = apart                                            ? with_elements_apart(recorded)
-                             : variant.kind == RunVariant::Kind::kFloat64Gaps ? with_gaps(recorded)
-                                                                              : recorded;
+  const CallArguments call = apart                                             ? with_elements_apart(recorded)
+                             : variant.kind == RunVariant::Kind::kFloat64Gaps  ? with_gaps(recorded)
+                             : variant.kind == RunVariant::Kind::kFloat64Zeros ? with_zeros(recorded)
+                                                                               : recorded;
   if (!variant.in_float64()) return call;
   return with_defaults_of_dtype(variant.kind == RunVariant::Kind::kFloat32Scalars ? with_float32_scalars(call) : call,
                                 name);
