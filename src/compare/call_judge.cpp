@@ -12,6 +12,7 @@
 #include "hooks/error_origin.h"
 #include "hooks/op_traits.h"
 #include "tensor/plain_tensor.h"
+#include "tensor/result_numbers.h"
 #include "tensor/tensor_bits.h"
 
 namespace op_tools {
@@ -43,10 +44,11 @@ at::Tensor tensor_of(const Value& value) {
   return number_tensor(value);
 }
 
-at::Tensor leaf_tensor(const RunOutcome& run, size_t leaf) {
-  if (!run.returned()) return {};
-  const Values leaves = leaves_of(run.result);
-  return leaf < leaves.size() ? tensor_of(leaves[leaf]) : at::Tensor();
+bool are_numbers_of_a_kind(const Values& leaves) {
+  const auto are = [&](auto kind) {
+    return std::all_of(leaves.begin(), leaves.end(), [](const Value& leaf) { return leaf.is<decltype(kind)>(); });
+  };
+  return are(double{}) || are(int64_t{}) || are(bool{});
 }
 
 std::string text_of(Part part, std::optional<size_t> index) {
@@ -107,6 +109,18 @@ Values leaves_of(const Value& value) {
   return leaves;
 }
 
+const CallJudge::Listed& CallJudge::listed(const RunOutcome& run) {
+  const auto [entry, is_new] = listed_.try_emplace(&run);
+  if (is_new) entry->second = {leaves_of(run.result), flatten_tensors(run.result)};
+  return entry->second;
+}
+
+at::Tensor CallJudge::leaf_tensor(const RunOutcome& run, size_t leaf) {
+  if (!run.returned()) return {};
+  const Values& leaves = listed(run).leaves;
+  return leaf < leaves.size() ? tensor_of(leaves[leaf]) : at::Tensor();
+}
+
 void CallJudge::add(Part part, std::optional<size_t> index, TensorVerdict judgement, const at::Tensor& result) {
   Check& check = checks_.emplace_back();
   check.subject = text_of(part, index);
@@ -145,7 +159,7 @@ std::vector<int64_t> CallJudge::expected_strides(size_t index) {
   const RunOutcome& reference = reruns_.reference();
   const bool only_there = observed_.aliases[index].empty() && !reference.aliases[index].empty();
   if (!facts_.device.names_device || !only_there) return reference.strides[index];
-  return strides_of_copy(flatten_tensors(reference.result)[index]);
+  return strides_of_copy(listed(reference).tensors[index]);
 }
 
 // Torch's own word on the result's form, without running a kernel: a device that follows it is right, where the
@@ -161,7 +175,7 @@ void CallJudge::look_at_memory(size_t index, TensorVerdict* judgement) {
   if (facts_.device.alone || (judgement->verdict != Verdict::kAgrees && !wanted)) return;
   const RunOutcome& reference = reruns_.reference();
   if (index >= observed_.strides.size() || index >= reference.strides.size()) return;
-  const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  const std::vector<at::Tensor>& results = listed(observed_).tensors;
   if (is_copied_by_its_device(results[index])) return;
   const auto differ = [judgement](const char* kind, std::string reason) {
     if (judgement->verdict != Verdict::kAgrees) return;
@@ -221,7 +235,7 @@ std::string CallJudge::fault_of_sharing(size_t index) {
   const RunOutcome& reference = reruns_.reference();
   if (index >= observed_.shared.size() || index >= reference.shared.size()) return {};
   if (observed_.shared[index] == reference.shared[index]) return {};
-  const std::vector<at::Tensor> results = flatten_tensors(observed_.result);
+  const std::vector<at::Tensor>& results = listed(observed_).tensors;
   const RunOutcome& forms = reruns_.variant({RunVariant::Kind::kMeta});
   for (size_t other = 0; other < index; ++other) {
     const bool shows = has(observed_, other);
@@ -286,7 +300,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const std::optional<size_t> which = count > 1 ? std::optional(leaf) : std::nullopt;
   const std::string_view base = base_name(facts_.name);
   if (asks_about_device(base)) return;
-  const Value value = leaves_of(observed_.result)[leaf];
+  const Value& value = listed(observed_).leaves[leaf];
   const bool is_tensor = value.is<at::Tensor>();
   const size_t index = is_tensor ? (*tensor_index)++ : 0;
   if (const auto* lost = value.get_if<Unsupported>())
@@ -299,9 +313,8 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   const at::Tensor result = tensor_of(value);
   const bool by_numbers = !facts_.random.is_other();
   if (result.defined() && is_tensor && !by_numbers) {
-    TensorVerdict judgement =
-        judge_distribution(base, facts_.args, facts_.kwargs, flatten_tensors(observed_.result), index)
-            .value_or(not_judged(Unjudged::kRandom, "random"));
+    TensorVerdict judgement = judge_distribution(base, facts_.args, facts_.kwargs, listed(observed_).tensors, index)
+                                  .value_or(not_judged(Unjudged::kRandom, "random"));
     if (is_torchs_own(facts_.name) && reruns_.reference().returned()) {
       look_at_form(result, leaf, &judgement);
       look_at_memory(index, &judgement);
@@ -318,7 +331,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     return add(Part::kOutput, which, std::move(judgement), result);
   }
   if (result.defined() && facts_.pass.of_graph) {
-    const Value expected = leaves_of(reruns_.reference().result)[leaf];
+    const Value& expected = listed(reruns_.reference()).leaves[leaf];
     if (!tensor_of(expected).defined()) {
       return add(Part::kOutput, which, differs("value", describe(value) + " instead of " + describe(expected)), result);
     }
@@ -356,7 +369,7 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
     return;
   }
   if (facts_.device.alone || value.is<c10::Device>()) return;  // a device differs
-  const Values expected = leaves_of(reruns_.reference().result);
+  const Values& expected = listed(reruns_.reference()).leaves;
   if (const auto* const bytes = value.get_if<Bytes>()) {  // of an array of numpy, to which elements are copied
     const auto* const wanted = expected[leaf].get_if<Bytes>();
     if (wanted && wanted->bytes != bytes->bytes) {
@@ -368,9 +381,25 @@ void CallJudge::judge_leaf(size_t leaf, size_t count, size_t* tensor_index) {
   }
 }
 
+// Of a result that is numbers alone (tolist()): as a tensor of them.
+void CallJudge::judge_numbers() {
+  if (asks_about_device(base_name(facts_.name))) return;
+  const auto numbers_of = [](const RunOutcome& run) {
+    return run.returned() ? result_numbers(run.result, at::kFloat) : at::Tensor();
+  };
+  const at::Tensor numbers = numbers_of(observed_);
+  if (facts_.random.is_other()) {
+    return add(Part::kOutput, std::nullopt, not_judged(Unjudged::kRandom, "random"), numbers);
+  }
+  if (facts_.memory.uninitialized) {
+    return add(Part::kOutput, std::nullopt, not_judged(Unjudged::kUninitialized, "uninitialized memory"), numbers);
+  }
+  add(Part::kOutput, std::nullopt, results_.judge_tensor(numbers, numbers_of), numbers);
+}
+
 std::vector<Check> CallJudge::memory() {
   checks_.clear();
-  const Values leaves = leaves_of(observed_.result);
+  const Values& leaves = listed(observed_).leaves;
   size_t index = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (!leaves[i].is<at::Tensor>()) continue;
@@ -395,7 +424,7 @@ std::vector<Check> CallJudge::forward() {
         differs("device", "a result is on " + facts_.device.stray + ", and the call's tensors are not"));
     return std::move(checks_);
   }
-  const Values leaves = leaves_of(observed_.result);
+  const Values& leaves = listed(observed_).leaves;
   const bool needs_reference = !facts_.device.alone && !facts_.random.is_other();
   if (needs_reference) {
     const RunOutcome& reference = reruns_.reference();
@@ -410,7 +439,7 @@ std::vector<Check> CallJudge::forward() {
                      reference.impossible.empty() ? "the CPU raises: " + reference.raised : reference.impossible));
       return std::move(checks_);
     }
-    const size_t expected = leaves_of(reference.result).size();
+    const size_t expected = listed(reference).leaves.size();
     if (expected != leaves.size()) {
       add(Part::kCall, std::nullopt,
           differs("structure",
@@ -418,8 +447,12 @@ std::vector<Check> CallJudge::forward() {
       return std::move(checks_);
     }
   }
-  size_t tensor_index = 0;
-  for (size_t i = 0; i < leaves.size(); ++i) judge_leaf(i, leaves.size(), &tensor_index);
+  if (leaves.size() > 1 && are_numbers_of_a_kind(leaves)) {
+    judge_numbers();
+  } else {
+    size_t tensor_index = 0;
+    for (size_t i = 0; i < leaves.size(); ++i) judge_leaf(i, leaves.size(), &tensor_index);
+  }
   judge_inputs();
   return std::move(checks_);
 }

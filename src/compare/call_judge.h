@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,7 +53,14 @@ class OP_TOOLS_API CallJudge {
   std::optional<RunOutcome> take_reference() { return reruns_.take_reference(); }
 
  private:
+  struct Listed {
+    Values leaves;
+    std::vector<at::Tensor> tensors;
+  };
+  const Listed& listed(const RunOutcome& run);
+  at::Tensor leaf_tensor(const RunOutcome& run, size_t leaf);
   void judge_leaf(size_t leaf, size_t count, size_t* tensor_index);
+  void judge_numbers();
   void judge_raised(const char* where);
   void judge_inputs();
   bool is_unchanged(size_t input);
@@ -73,6 +81,7 @@ class OP_TOOLS_API CallJudge {
   Reruns reruns_;
   ResultJudge results_;
   std::vector<std::optional<bool>> unchanged_;  // by tensor index of the inputs, where it was asked
+  std::map<const RunOutcome*, Listed> listed_;  // results, each listed once: a call may return thousands of tensors
   std::vector<Check> checks_;
 };
 

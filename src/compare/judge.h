@@ -100,7 +100,7 @@ struct JudgeContext {
   // The size of numbers that are rounded on the way and are no inputs, and not as small as the result (the sum of a
   // softmax whose logarithm is nearly zero). Asked only where it decides; 0: none.
   std::function<double()> rounded_inside;
-  int64_t rounded_terms = 1;  // so many are added up to such a number: those below its rounding are lost one by one
+  int64_t rounded_terms = 1;     // so many are added up to such a number: those below its rounding are lost one by one
   bool rounds_in_steps = false;  // a formula, of which FMA saves some steps: a kernel that is exact proves nothing
   // The result is an integer number that the dtype rounds once: no error of a unit is rounding.
   bool rounded_once = false;
@@ -115,6 +115,9 @@ struct JudgeContext {
   // The same result on the CPU with everything in the dtype of the call's autocast, which decides by lists that no two
   // devices share. Empty: no autocast.
   std::function<at::Tensor()> in_autocast_dtype;
+  Rounding autocast = {};  // of that dtype
+  // Of a gradient, on the CPU: the call's own result is larger than the largest number of its dtype.
+  std::function<bool()> overflowed;
 };
 
 // The part of a TensorDiff against golden that a row reports. Small, because a row is held for each judgement.

@@ -140,6 +140,10 @@ JudgeContext ResultJudge::context_of(const at::Tensor& observed, const Pick& pic
   context.rounds_inside = facts_.pass.of_graph;
   if (facts_.device.autocast) {
     context.in_autocast_dtype = [this, pick] { return pick(reruns_.variant({RunVariant::Kind::kAutocastDtype})); };
+    context.autocast = rounding_of(*facts_.device.autocast);
+  }
+  if (subject == Subject::kGradient && facts_.device.alone) {
+    context.overflowed = [this, dtype = observed.scalar_type()] { return overflows(dtype); };
   }
   return context;
 }
@@ -161,6 +165,18 @@ double ResultJudge::rounded_inside(const at::Tensor& observed, const Pick& pick,
   if (arriving.empty() || !arriving[0].defined() || observed.numel() == 0) return 0;
   if (arriving[0].numel() > 1) return largest(arriving[0]);
   return 2 * largest(pick(reruns_.variant({RunVariant::Kind::kFloat64Zeros})));
+}
+
+// Is a result, in float64, larger than the largest number of the dtype?
+bool ResultJudge::overflows(c10::ScalarType dtype) {
+  const c10::InferenceMode no_autograd;
+  const std::vector<at::Tensor> results = flatten_tensors(reruns_.variant({RunVariant::Kind::kFloat64}).result);
+  return std::any_of(results.begin(), results.end(), [&](const at::Tensor& result) {
+    if (!result.defined() || result.layout() != at::kStrided || rounding_of(result.scalar_type()).unit == 0)
+      return false;
+    const at::Tensor sizes = result.abs();
+    return sizes.isfinite().logical_and(sizes.gt(rounding_of(dtype).most)).any().item<bool>();
+  });
 }
 
 // The classes: the dimension that the call names (log_softmax), else that of a loss.

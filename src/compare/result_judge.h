@@ -38,6 +38,7 @@ class ResultJudge {
   bool has_nan_for(const at::Tensor& result);
   int64_t summed_inside(std::string_view base) const;
   double rounded_inside(const at::Tensor& observed, const Pick& pick, Subject subject);
+  bool overflows(c10::ScalarType dtype);
   int64_t rounded_terms(const at::Tensor& observed, Subject subject) const;
   bool needs_no_rounding(const at::Tensor& observed) const;
   bool is_of_integers(const at::Tensor& observed) const;

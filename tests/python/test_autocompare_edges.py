@@ -158,6 +158,73 @@ def test_gradients_that_overflow_in_the_dtype_of_autocast_are_right(level):
     assert failures(gradient_above_the_largest_number_of_float16, level, seeds=3) == []
 
 
+def sums_below_the_smallest_number_of_float16():
+    attention = torch.nn.TransformerDecoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 17, 32, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = attention(x, x)
+    y.float().sum().backward()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_float16_loses_are_right(level):
+    assert failures(sums_below_the_smallest_number_of_float16, level, seeds=3) == []
+
+
+@torch.library.custom_op("edges::wrong_in_bfloat16", mutates_args=())
+def wrong_in_bfloat16(x: torch.Tensor) -> torch.Tensor:
+    return x * (3 if x.dtype == torch.bfloat16 else 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_autocast_excuses_no_kernel_of_the_cpu(level):
+    """The same kernel in the dtype of autocast is as wrong."""
+
+    def program():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            wrong_in_bfloat16(torch.randn(64).bfloat16())
+
+    assert [kind for *_, kind in failures(program, level)] == ["values"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("op", "value", "dtype"),
+    [
+        (torch.exp, 100.0, torch.float32),
+        (torch.exp, 100.0, torch.bfloat16),
+        (torch.exp, 20.0, torch.float16),
+        (torch.sinh, 100.0, torch.float32),
+        (torch.reciprocal, 1e-40, torch.float32),
+    ],
+)
+def test_a_gradient_of_zero_times_infinity_is_right(op, value, dtype, device, level):
+    """In float64 the result is finite, and its gradient zero."""
+
+    def program():
+        x = torch.tensor([value, 1.0], dtype=dtype, device=device, requires_grad=True)
+        y = op(x)
+        torch.where(y < 1e4, y, 0.0).sum().backward()
+        assert x.grad[0].isnan() and x.grad[1].isfinite()
+
+    assert failures(program, level) == []
+
+
+# --- Lists of numbers
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_list_of_numbers_is_judged_as_a_tensor(device, level):
+    x = torch.randn(300, 2)
+    with op_tools.OpAutoCompare(level=level, max_saved=0) as tool:
+        numbers = [part.to(device).tolist() for part in (x, x > 0, (x * 9).int())]
+    rows = [row for row in tool.result().rows if row.op == "torch.Tensor.tolist"]
+    assert numbers == [x.tolist(), (x > 0).tolist(), (x * 9).int().tolist()]
+    assert [(row.verdict, row.numel) for row in rows] == ([("agrees", 600)] * 3 if level == "torch" else [])
+
+
 # --- Numbers of one on the way
 
 
