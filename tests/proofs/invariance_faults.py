@@ -503,7 +503,8 @@ class ByHand(TorchDispatchMode):
         for count in (1, 2):
             torch.set_num_threads(count)
             results.append([x for x in tree_leaves(function(*args, **kwargs)) if isinstance(x, torch.Tensor)])
-        torch.set_num_threads(before)  # --cpu asks about two: with a single one each later call would be the same as before
+        # --cpu asks about two: left at a single one, no later call would be about them.
+        torch.set_num_threads(before)
         if not all(map(torch.equal, *results)):
             self.confirmed.add((function.name(), "threads"))
 
