@@ -247,8 +247,8 @@ struct RecordWriter::Impl : FlushedAtExit {
 
   void run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
-    // Its operators are ours. Other tools that are on would count them as work of the program that they did not see, and
-    // a run in which that is more than they saw has no verdict.
+    // Its operators are ours. Other tools that are on would count them as work of the program that they did not see,
+    // and a run in which that is more than they saw has no verdict.
     const c10::impl::ExcludeDispatchKeyGuard ours(kInterceptorKey);
     std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
