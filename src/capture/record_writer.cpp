@@ -1,5 +1,6 @@
 #include "capture/record_writer.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
+#include "tensor/dispatch_keys.h"
 
 namespace op_tools {
 namespace {
@@ -245,6 +247,9 @@ struct RecordWriter::Impl : FlushedAtExit {
 
   void run() {
     pthread_setname_np(pthread_self(), "op_capture");  // as `top -H` and debuggers show it; 15 characters at most
+    // Its operators are ours. Other tools that are on would count them as work of the program that they did not see,
+    // and a run in which that is more than they saw has no verdict.
+    const c10::impl::ExcludeDispatchKeyGuard ours(kInterceptorKey);
     std::vector<Record> records;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {

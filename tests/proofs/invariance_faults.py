@@ -499,11 +499,12 @@ class ByHand(TorchDispatchMode):
             return
         if any(tensor.device.type != "cpu" for tensor in tensors):
             return
-        results = []
+        results, before = [], torch.get_num_threads()
         for count in (1, 2):
             torch.set_num_threads(count)
             results.append([x for x in tree_leaves(function(*args, **kwargs)) if isinstance(x, torch.Tensor)])
-        torch.set_num_threads(1)
+        # --cpu asks about two: left at a single one, no later call would be about them.
+        torch.set_num_threads(before)
         if not all(map(torch.equal, *results)):
             self.confirmed.add((function.name(), "threads"))
 

@@ -73,6 +73,22 @@ def test_threads_that_work_for_a_tool_or_are_a_tools_own_are_not_counted(level, 
     assert tool.coverage().seen > OPERATORS
 
 
+@pytest.mark.parametrize("format", ["folders", "container"])
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("tool", [op_tools.OpOverflowCheck, op_tools.OpMemoryCheck])
+def test_the_thread_that_writes_a_capture_is_none_of_the_programs(tool, level, format, tmp_path):
+    with (
+        tool(output_dir=tmp_path, level=level) as asked,
+        op_tools.OpCapture(output_dir=tmp_path, level=level, format=format),
+    ):
+        wide = torch.ones(8, 8, device="sim")
+        for _ in range(OPERATORS // 4):
+            wide[:, 2:4].exp()  # of a tensor with gaps in memory the thread makes a plain one
+    account = asked.coverage()
+    assert (account.threads, account.thread_calls) == (0, 0)
+    assert asked.result().verdict is Verdict.AGREES
+
+
 def test_threads_that_work_for_an_unseen_one_are_that_one(tmp_path):
     def train():
         weight = torch.ones(4, 4, device="sim", requires_grad=True)
