@@ -167,7 +167,8 @@ void bind_files(py::module_& module) {
   // Of every call at or below a path (its path, text of meta.json or None, bytes of its files, backward passes),
   // its faults, bytes of tensors that calls share.
   module.def("find_calls", [](const std::string& path) {
-    const FoundCalls stored = find_calls(path);
+    FoundCalls stored = find_calls(path);
+    for (std::string& text : texts_of_missing(stored.accounted)) stored.problems.push_back(std::move(text));
     py::list calls;
     for (const auto& call : stored.calls) calls.append(call_summary(*call));
     return py::make_tuple(calls, texts_of(stored.problems), stored.shared_bytes);

@@ -13,8 +13,9 @@ bool is_control(char c) {
   return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
-// The folder of an operator, or of a side: its name, fit for every file system.
-std::string folder_name(const std::string& op) {
+}  // namespace
+
+std::string operator_folder(const std::string& op) {
   std::string name;
   for (size_t i = 0; i < op.size(); ++i) {
     const bool scope = op.compare(i, 2, "::") == 0;
@@ -37,8 +38,6 @@ std::string folder_name(const std::string& op) {
   return name.substr(0, end) + "-" + digits;
 }
 
-}  // namespace
-
 std::string file_name(CallFile file, uint32_t pass) {
   const std::string middle = pass == 0 ? "" : "." + std::to_string(pass + 1);
   switch (file) {
@@ -57,8 +56,8 @@ std::string file_name(CallFile file, uint32_t pass) {
 }
 
 std::string call_folder(const CallKey& key) {
-  const std::string call = folder_name(key.op) + "/" + std::to_string(key.id);
-  return key.side.empty() ? call : call + "/" + folder_name(key.side);
+  const std::string call = operator_folder(key.op) + "/" + std::to_string(key.id);
+  return key.side.empty() ? call : call + "/" + operator_folder(key.side);
 }
 
 bool is_below(std::string_view name) {

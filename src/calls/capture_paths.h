@@ -16,6 +16,8 @@ constexpr const char* kContainerName = "calls.zip";
 constexpr std::string_view kTensorFolder = "tensors";
 
 std::string file_name(CallFile file, uint32_t pass);
+// "torch.Tensor.mul", of an operator or a side: its name, fit for every file system.
+std::string operator_folder(const std::string& op);
 // "torch.Tensor.mul/9", with the side as a folder below it where the key has a side.
 std::string call_folder(const CallKey& key);
 

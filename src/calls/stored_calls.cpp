@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -17,6 +18,8 @@
 #include "base/own_command.h"
 #include "calls/call_store.h"
 #include "calls/capture_paths.h"
+#include "calls/lost_calls.h"
+#include "coverage/coverage_file.h"
 #include "pth/content_store.h"
 #include "pth/pth.h"
 #include "pth/zip.h"
@@ -227,7 +230,12 @@ class Finder {
     }
   }
 
+  // The account of the run whose container was added.
+  void add_account_beside(const std::string& container) { account_folders_.push_back(run_of(container)); }
+
   FoundCalls take() {
+    for (const auto& call : listing_.calls) count(call->path());
+    for (const std::string& folder : account_folders_) judge_by_account(folder, calls_here_[folder], listing_);
     const auto before = [](const auto& a, const auto& b) {
       return std::forward_as_tuple(capture_id(a->path()), a->path()) <
              std::forward_as_tuple(capture_id(b->path()), b->path());
@@ -245,10 +253,11 @@ class Finder {
       listing_.problems.push_back(folder + ": cannot be read: " + std::strerror(errno));
       return;
     }
-    bool has_input = false, has_other = false;
+    bool has_input = false, has_other = false, is_cut_off = false, is_empty = true;
     while (const dirent* entry = ::readdir(stream.get())) {
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
+      is_empty = false;
       const std::string path = folder + "/" + name;
       struct stat status = {};
       if (::lstat(path.c_str(), &status) != 0) continue;  // it is gone
@@ -260,6 +269,9 @@ class Finder {
         has_input = true;
       } else if (ends_with(name, kTemporary)) {
         listing_.problems.push_back(path + ": cut off: its program ended while it was written");
+        is_cut_off = true;
+      } else if (name == kCoverageFile) {
+        account_folders_.push_back(folder);
       } else if (name == kContainerName) {
         add_found_container(path);
       } else if (is_shared_tensors(name, folder)) {
@@ -272,7 +284,35 @@ class Finder {
       listing_.calls.push_back(std::make_unique<FolderCall>(folder));
     } else if (has_other) {
       listing_.problems.push_back(folder + ": has files of a call but no " + file_name(CallFile::kInput, 0));
+    } else if (is_empty && !is_top && is_of_call(folder)) {
+      listing_.problems.push_back(folder + ": cut off: it is empty, no file of the call is there");
+      is_cut_off = true;
     }
+    if (!has_input && (has_other || is_cut_off)) count(folder);  // named already
+  }
+
+  // By its name: the names of operators have a dot, the folders of results and ranks have none.
+  static bool is_of_call(const std::string& folder) {
+    const size_t slash = folder.rfind('/');
+    if (slash == std::string::npos || slash == 0 || slash + 1 == folder.size()) return false;
+    const std::string op = folder.substr(0, slash).substr(folder.rfind('/', slash - 1) + 1);
+    return folder.find_first_not_of("0123456789", slash + 1) == std::string::npos &&
+           op.find('.') != std::string::npos && op != "." && op != "..";
+  }
+
+  static std::string run_of(const std::string& container) {
+    const size_t slash = container.rfind('/', container.size() - std::string_view(kContainerName).size());
+    return slash == std::string::npos ? "." : container.substr(0, slash);
+  }
+
+  // A call at ".../<run>/<op>/<id>" or ".../<run>/calls.zip!<op>/<id>"; of other forms runs have none.
+  void count(const std::string& path) {
+    const size_t id = path.rfind('/');
+    if (id == std::string::npos || id == 0) return;
+    const size_t op = path.find_last_of("/!", id - 1);
+    if (op == std::string::npos) return;
+    const std::string run = path[op] == '!' ? run_of(path.substr(0, op)) : path.substr(0, op);
+    ++calls_here_[run][path.substr(op + 1, id - op - 1)];
   }
 
   void add_link(const std::string& path, const std::string& name, const std::string& folder) {
@@ -308,6 +348,8 @@ class Finder {
   FoundCalls listing_;
   std::set<Place> seen_;
   std::vector<std::pair<std::string, Place>> linked_folders_;
+  std::vector<std::string> account_folders_;
+  std::map<std::string, CallsByFolder> calls_here_;  // by the run's folder
 };
 
 // Also the beginning of a zip: a container may be cut off anywhere.
@@ -340,6 +382,7 @@ FoundCalls find_calls(const std::string& path) {
     return finder.take();
   }
   finder.add_container(path);
+  if (ends_with("/" + path, "/" + std::string(kContainerName))) finder.add_account_beside(path);
   FoundCalls calls = finder.take();
   if (calls.calls.empty() && !starts_as_zip(path)) {
     throw Error(path + ": is no capture: give the folder of a call, a folder above, or a " + kContainerName);

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/disk_time.h"
@@ -16,6 +17,7 @@
 #include "base/log.h"
 #include "base/run_folder.h"
 #include "base/text_table.h"
+#include "report/row_file.h"
 #include "tensor/dispatch_keys.h"
 
 namespace op_tools {
@@ -92,7 +94,8 @@ struct RecordWriter::Impl : FlushedAtExit {
   bool hinted = false;  // writer thread only
   std::thread thread;
 
-  std::unique_ptr<CallStore> store;  // writer thread only
+  std::unique_ptr<CallStore> store;                       // writer thread only
+  std::unordered_map<std::string, uint64_t> saved_calls;  // by operator; likewise
 
   void fail(const std::string& problem, std::unique_lock<std::mutex>& lock) {
     const bool first = progress.failure.empty();
@@ -135,6 +138,12 @@ struct RecordWriter::Impl : FlushedAtExit {
     const bool is_forward = !call.args.is<None>();
     if (is_forward && log::enabled(log::Level::kInfo)) log::info("apply OpCaptureHook on " + call.name);
     write_call(*store, call);
+    if (is_forward) ++saved_calls[call.name];
+  }
+
+  // For the account of the run: calls that are removed later are known to be missing.
+  void note_saved_calls() const {
+    for (const auto& [op, count] : saved_calls) note_row_count(store->root() + "/" + op, count);
   }
 
   // Waits for the writer until `ready`, with the lock held, and to `until` at most. False: not ready.
@@ -169,6 +178,7 @@ struct RecordWriter::Impl : FlushedAtExit {
       std::string failure;
       try {
         store->flush();
+        note_saved_calls();
       } catch (const std::exception& error) {
         failure = error.what();
       }

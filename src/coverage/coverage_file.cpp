@@ -1,9 +1,12 @@
 #include "coverage/coverage_file.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -36,6 +39,35 @@ void replace_file(const std::string& path, const std::string& text) {
   }
 }
 
+std::map<std::string, uint64_t> rows_from(const Value& value) {
+  constexpr const char* kNoNumbers = "the numbers of its rows are no numbers";
+  const Dict* dict = value.get_if<Dict>();
+  if (!dict) throw Error(kNoNumbers);
+  std::map<std::string, uint64_t> rows;
+  for (const auto& [name, item] : *dict->items) {
+    const auto* count = item.get_if<int64_t>();
+    if (!count || *count < 0) throw Error(kNoNumbers);
+    rows[*name.get_if<std::string>()] = static_cast<uint64_t>(*count);
+  }
+  return rows;
+}
+
+ReadAccount account_from(const Value& file) {
+  if (!file.get_if<Dict>()) throw Error("is no account of a run");
+  ReadAccount read;
+  std::vector<std::pair<Value, Value>> fields;
+  const Value known = to_value(read.account);
+  for (const auto& [key, unused] : *known.get_if<Dict>()->items) {
+    if (const Value* field = find_key(file, *key.get_if<std::string>())) fields.emplace_back(key, *field);
+  }
+  set_fields(make_dict(std::move(fields)), read.account);
+  if (const Value* tool = find_key(file, "tool"); tool && tool->get_if<std::string>()) {
+    read.facts.tool = *tool->get_if<std::string>();
+  }
+  if (const Value* rows = find_key(file, "rows")) read.facts.rows = rows_from(*rows);
+  return read;
+}
+
 }  // namespace
 
 void write_coverage(const std::string& folder, const Coverage& account, const RunFacts& facts,
@@ -58,8 +90,22 @@ void write_coverage(const std::string& folder, const Coverage& account, const Ru
   json.end();
   text += '\n';
 
-  const std::string path = folder + "/coverage.json";
+  const std::string path = folder + "/" + kCoverageFile;
   run_in_time(path, time_limit, [path, text = std::move(text)] { replace_file(path, text); });
+}
+
+std::optional<ReadAccount> read_coverage(const std::string& folder) {
+  const std::string path = folder + "/" + kCoverageFile;
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  try {
+    if (!file) throw Error(std::strerror(errno));
+    return account_from(value_of_json(text));
+  } catch (const Error& error) {
+    throw Error(path + ": is damaged: " + error.what());
+  }
 }
 
 }  // namespace op_tools

@@ -66,6 +66,12 @@ struct FlushedRows {
 
 }  // namespace
 
+void note_row_count(const std::string& path, uint64_t rows) {
+  FlushedRows& flushed = FlushedRows::get();
+  const std::lock_guard<std::mutex> lock(flushed.mutex);
+  flushed.by_path[path] = rows;
+}
+
 std::map<std::string, uint64_t> take_row_counts(const std::string& folder) {
   FlushedRows& flushed = FlushedRows::get();
   const std::lock_guard<std::mutex> lock(flushed.mutex);
@@ -216,9 +222,7 @@ void RowFile::hand_over() {
 void RowFile::flush() {
   hand_over();
   file_.flush();
-  FlushedRows& flushed = FlushedRows::get();
-  const std::lock_guard<std::mutex> lock(flushed.mutex);
-  flushed.by_path[path()] = rows_;
+  note_row_count(path(), rows_);
 }
 
 }  // namespace op_tools

@@ -82,6 +82,8 @@ class OP_TOOLS_API RowFile final : public RowSink {
 // The rows of the files of a folder, by their names, as they were when each was flushed last: the account of a run says
 // how many, so that a file that lost some is known. It forgets them. Any thread.
 OP_TOOLS_API std::map<std::string, uint64_t> take_row_counts(const std::string& folder);
+// A RowFile notes its own; OpCapture the calls of each operator, in place of a file. Any thread.
+OP_TOOLS_API void note_row_count(const std::string& path, uint64_t rows);
 
 // A table as CSV and as JSON lines at once.
 class OP_TOOLS_API RowFiles final : public RowSink {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
@@ -19,6 +20,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -29,6 +31,7 @@
 #include "calls/snapshot.h"
 #include "capture/record_writer.h"
 #include "catch.h"
+#include "coverage/coverage_file.h"
 #include "pth/pth.h"
 #include "quiet_log.h"
 #include "scoped_variable.h"
@@ -139,6 +142,33 @@ TEST_CASE("a captured call is in its files as it was", "[capture]") {
   CHECK(meta["inputs"][0]["shape"] == nlohmann::json({3, 3}));
   CHECK(meta["inputs"][0]["storage"] == meta["inputs"][1]["storage"]);
   CHECK(meta["state"]["grad_enabled"] == true);
+}
+
+TEST_CASE("calls that are gone are missing in the account of the run", "[capture]") {
+  const QuietLog quiet;
+  const char* const format = GENERATE("folders", "container");
+  const TemporaryFolder folder;
+  {
+    OpCapture capture(capture_into(folder, "sin, cos", format));
+    const auto x = at::ones({3});
+    at::sin(x);
+    at::sin(x);
+    at::cos(x);
+  }
+  const std::string root = std::filesystem::directory_iterator(folder / "op_capture_result/0")->path();
+  const auto account = read_coverage(root);
+  REQUIRE(account.has_value());
+  CHECK(account->facts.tool == "OpCapture");
+  CHECK(account->facts.rows == std::map<std::string, uint64_t>{{"aten::cos", 1}, {"aten::sin", 2}});
+  CHECK(texts_of_missing(find_calls(folder.path()).accounted).empty());
+  if (std::string(format) == "container") return;
+  std::filesystem::remove_all(root + "/aten.sin");
+  const FoundCalls stored = find_calls(folder.path());
+  CHECK(stored.problems.empty());
+  const std::vector<std::string> texts = texts_of_missing(stored.accounted);
+  REQUIRE(texts.size() == 1);
+  CHECK_THAT(texts[0], Catch::StartsWith(root + ": 2 of 3 saved calls are missing (2 of aten::sin)"));
+  CHECK(find_calls(root + "/aten.cos").accounted.empty());  // no whole run
 }
 
 TEST_CASE("a small view of a large storage gives small files", "[capture]") {

@@ -49,7 +49,7 @@ ROOMS = {
     ),
     "calls": Room(
         "a call in memory and on disk: snapshot, packed form, meta data, files, store, export",
-        {"base", "tensor", "report", "pth", "hooks"},
+        {"base", "tensor", "report", "pth", "coverage", "hooks"},
     ),
     "capture": Room(
         "OpCapture: the hook and the writer thread",

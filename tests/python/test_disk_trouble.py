@@ -136,8 +136,9 @@ def test_full_disk(layout, python, small_disk, replay):
     report = replay(small_disk, "--acc_check", "-q")
     summary = report.summary
     assert summary["differs"] == 0 and summary["agrees"] == summary["bit_equal"] > 5
-    # Files that the full disk cut off are named; all others are whole.
-    assert len(report.json["problems"]) <= 2 and all("cut off" in problem for problem in report.json["problems"])
+    # Files that the full disk cut off are named; all others are whole. The account, where it had room, says that calls are not there.
+    cut_off = [problem for problem in report.json["problems"] if "could not be written to the disk" not in problem]
+    assert len(cut_off) <= 2 and all("cut off" in problem for problem in cut_off)
 
 
 WRITERS = """

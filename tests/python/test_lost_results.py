@@ -276,3 +276,21 @@ def test_a_rank_that_began_and_left_nothing_is_named(wrong, tmp_path):
     place = ranks(tmp_path, wrong, [0, 1])
     (place / "op_overflow_check_result" / "2").mkdir()
     assert any("rank 2: no results here" in gap for part in read_parts([place]) for gap in part.origin.gaps)
+
+
+def test_show_and_report_name_calls_that_are_missing(tmp_path, capsys):
+    with op_tools.OpCapture(ops="torch.(exp|sin)", format="folders", output_dir=tmp_path) as tool:
+        torch.sin(torch.exp(torch.ones(3)))
+    (run,) = tmp_path.glob("op_capture_result/*/*")
+    assert str(run) == tool.result().root
+    shutil.rmtree(run / "torch.sin")
+    said = "1 of 2 saved calls are missing (1 of torch.sin): not judged"
+    assert main(["show", str(tmp_path)]) == 0
+    assert f"{run}: {said}" in capsys.readouterr().out
+    (part,) = read_parts([tmp_path])
+    assert [gap for gap in part.origin.gaps if said in gap] == part.origin.gaps
+    main(["report", str(tmp_path), "--text"])
+    assert said in " ".join(capsys.readouterr().out.split())
+    shutil.rmtree(run / "torch.exp")
+    assert main(["show", str(tmp_path)]) == 2
+    assert "2 of 2 saved calls are missing" in capsys.readouterr().err

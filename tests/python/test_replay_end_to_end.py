@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -577,3 +578,148 @@ def test_gradients_that_agree_do_not_stand_for_an_output_that_was_not_saved(repl
     (call,) = replayed.calls
     assert call["status"] == "not judged"
     assert {check["reason"] for check in call["checks"]} == {"no output was saved"}
+
+
+LAYOUTS = {
+    "folders": {"format": "folders"},
+    "container": {"format": "container"},
+    "shared": {"format": "folders", "dedupe": True},
+    "shared container": {"format": "container", "dedupe": True},
+}
+
+
+@pytest.fixture(params=LAYOUTS)
+def whole(request, tmp_path):
+    """The folder of a captured run: 3 calls of linear, 2 of gelu, 1 of softmax."""
+    x = torch.ones(2, 4)
+    with op_tools.OpCapture(
+        ops="torch.nn.functional.*", output_dir=tmp_path / "calls", **LAYOUTS[request.param]
+    ) as tool:
+        for _ in range(2):
+            x = F.gelu(F.linear(x, torch.ones(4, 4)))
+        F.softmax(F.linear(x, torch.ones(4, 4)), -1)
+    return Path(tool.result().root)
+
+
+def remove(run, op, number=None):
+    """Removes calls of an operator from a captured run: all, or the first `number`."""
+    container = run / "calls.zip"
+    if container.exists():
+        with zipfile.ZipFile(container) as file:
+            entries = {name: file.read(name) for name in file.namelist()}
+    else:
+        entries = {path.relative_to(run).as_posix(): b"" for path in run.glob("*/*/*")}
+    calls = sorted({name.rsplit("/", 1)[0] for name in entries if name.startswith(op + "/")})[:number]
+    assert calls
+    if not container.exists():
+        for call in calls:
+            shutil.rmtree(run / call)
+        return
+    with zipfile.ZipFile(container, "w") as file:
+        for name, content in entries.items():
+            if name.rsplit("/", 1)[0] not in calls:
+                file.writestr(name, content)
+
+
+LINEAR, GELU, SOFTMAX = (f"torch.nn.functional.{name}" for name in ("linear", "gelu", "softmax"))
+
+
+def test_the_account_has_the_number_of_saved_calls_and_a_whole_capture_agrees(whole, replay):
+    account = json.loads((whole / "coverage.json").read_text())
+    assert account["rows"] == {LINEAR: 3, GELU: 2, SOFTMAX: 1}
+    done = replay(whole.parents[2], "--acc_check")
+    assert done.status == 0 and done.summary["agrees"] == 6, done.out
+
+
+@BOTH
+def test_calls_that_are_missing_are_not_judged(python, whole, replay, module):
+    remove(whole, LINEAR)
+    remove(whole, GELU, 1)
+    calls = "calls.zip!OP/ID" if (whole / "calls.zip").exists() else "OP/ID"
+    said = (
+        f"{whole}: 4 of 6 saved calls are missing (1 of {GELU}, 3 of {LINEAR}): not judged; if they were removed on purpose, "
+        f"give the others by name: {whole}/{calls}"
+    )
+    done = replay(whole.parents[2], "--acc_check", python=python)
+    assert done.status == 2 and said in done.out, done.out
+    assert done.summary["agrees"] == 2 and done.json["problems"] == [said]
+    assert replay(whole, "--acc_check", "--allow-unseen", python=python).status == 0
+    if python is None and (whole / "calls.zip").exists():
+        assert said in replay(whole / "calls.zip", "--acc_check").out
+
+
+def test_a_selection_of_calls_misses_none(whole, replay):
+    remove(whole, LINEAR)
+    calls = whole / "calls.zip" if (whole / "calls.zip").exists() else whole
+    between = "!" if calls != whole else "/"
+    others = [call["path"] for call in replay(whole, "--acc_check").calls]
+    assert len(others) == 3 and all(other.startswith(f"{calls}{between}") for other in others)
+    assert replay(*others, "--acc_check").status == 0  # by name
+    assert replay(whole, "--acc_check", "--filter", GELU).status == 0
+    assert replay(whole, "--acc_check", "--filter", f"{GELU},{LINEAR}").status == 2
+    if calls == whole:
+        assert replay(whole / GELU, whole / SOFTMAX, "--acc_check").status == 0
+
+
+def test_an_older_account_or_none_asks_for_no_calls(whole, replay):
+    file = whole / "coverage.json"
+    account = json.loads(file.read_text())
+    file.write_text(json.dumps({**account, "rows": {LINEAR: 1}}))  # its program was killed later
+    assert replay(whole, "--acc_check").status == 0
+    remove(whole, SOFTMAX)
+    file.write_text(json.dumps({**account, "rows": {}}))  # as older versions
+    assert replay(whole, "--acc_check").status == 0
+    file.write_text('{"meta": {"version": "7.6"}, "files": {}}')  # of the package coverage
+    assert replay(whole, "--acc_check").status == 0
+    file.unlink()
+    assert replay(whole, "--acc_check").status == 0
+
+
+@pytest.mark.parametrize("changed", [{"rows": [1]}, {"rows": {LINEAR: "3"}}, {"seen": "x"}, None])
+def test_a_damaged_account_is_said(changed, one_call, replay):
+    run = one_call[0].folder.parents[1]
+    file = run / "coverage.json"
+    text = file.read_text()
+    file.write_text(json.dumps({**json.loads(text), **changed}) if changed else text[:-20])
+    done = replay(run, "--acc_check")
+    assert done.status == 2 and f"{file}: is damaged: " in done.out
+    assert replay(one_call[0].folder, "--acc_check").status == 0
+
+
+@BOTH
+@pytest.mark.parametrize("has_account", [True, False], ids=["account", "killed"])
+def test_a_call_whose_folder_is_empty_is_cut_off(python, has_account, one_call, replay, module):
+    folder = one_call[0].folder
+    for file in folder.iterdir():
+        file.unlink()
+    if not has_account:
+        (folder.parents[1] / "coverage.json").unlink()
+    for place in (folder.parents[1], folder.parent):
+        done = replay(place, "--acc_check", python=python)
+        assert done.status == 2 and f"{folder}: cut off: it is empty" in done.out, done.out
+        assert "missing" not in done.out
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"off": True, "gaps": ["tool_off"]}, "the tool failed and was off: calls after that were not saved"),
+        ({"lost": {"not_written": 3}}, "3 calls or gradients could not be written to the disk"),
+    ],
+    ids=["off", "not written"],
+)
+def test_a_tool_that_went_off_left_out_calls(changed, said, python, one_call, replay, module):
+    file = one_call[0].folder.parents[1] / "coverage.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    done = replay(file.parent, "--acc_check", python=python)
+    assert done.status == 2 and f"{file.parent}: {said}" in done.out
+    assert replay(one_call[0].folder, "--acc_check").status == 0
+
+
+def test_calls_that_limits_left_out_are_not_missing(replay, tmp_path):
+    with op_tools.OpCapture(ops="torch.exp", max_calls=2, output_dir=tmp_path) as tool:
+        for _ in range(6):
+            torch.exp(torch.ones(3))
+    done = replay(tool.result().root, "--acc_check")
+    assert done.status == 0 and done.summary["agrees"] == 2

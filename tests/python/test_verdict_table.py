@@ -41,7 +41,7 @@ KINDS = {
     "compiled": "a graph of torch.compile ran, with `--compiled as-is`",
     "host": "no tensor was on the accelerator that is there",
     "no values": "most results have no values that anything can judge: random, uninitialized, not read",
-    "off": "the tool was off before the end, or a file is cut off",
+    "off": "the tool was off before the end, or a file is cut off or gone",
     "empty": "no operator ran, or nothing was recorded",
     "full": "calls, names or rows had no room",
 }

@@ -35,7 +35,7 @@ front (LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16).
 Exit status
    0  all calls ran and agree
    1  some differ (whether or not others could not be run)
-   2  none differ, but some could not be run or read: each is listed with its reason;
+   2  none differ, but some could not be run or read, or are missing: each is listed with its reason;
       or most have no verdict, or --filter matched no call
   64  wrong usage
 )";

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/op_filter.h"
 #include "calls/call_store.h"
 #include "run_op_from_data/engine.h"
 #include "run_op_from_data/report.h"
@@ -88,11 +89,14 @@ struct SelectedCalls {
 
 SelectedCalls calls_of(const ReplayOptions& options) {
   SelectedCalls selected;
+  const OpFilter filter(options.filter, "", "--filter", "");
   for (const std::string& path : options.paths) {
     try {
       FoundCalls stored_calls = find_calls(path);
       for (auto& call : stored_calls.calls) selected.calls.push_back(std::move(call));
       selected.problems.insert(selected.problems.end(), stored_calls.problems.begin(), stored_calls.problems.end());
+      std::erase_if(stored_calls.accounted, [&](const AccountedCalls& calls) { return !filter.admits(calls.op); });
+      for (std::string& text : texts_of_missing(stored_calls.accounted)) selected.problems.push_back(std::move(text));
       if (stored_calls.calls.empty() && stored_calls.problems.empty())
         selected.problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {

@@ -1,0 +1,90 @@
+#include "calls/lost_calls.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text_table.h"
+#include "calls/capture_paths.h"
+#include "coverage/coverage_file.h"
+#include "coverage/coverage_text.h"
+
+namespace op_tools {
+namespace {
+
+constexpr std::string_view kTool = "OpCapture";
+constexpr size_t kMostOps = 10;  // in a sentence
+
+// Of the gaps of a capture those that leave out calls against the user's will. The others are about the program beside
+// them; limits are the user's own.
+std::vector<std::string> texts_of_gaps(const Coverage& account) {
+  std::vector<std::string> texts;
+  const std::vector<Gap> all = gaps(account);
+  const std::vector<std::string> said = reasons(account);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == Gap::kToolOff) texts.push_back(said[i] + ": calls after that were not saved");
+  }
+  if (const uint64_t lost = account.lost[Loss::kNotWritten]; lost > 0) {
+    texts.push_back(count_text(lost, "call") + " or gradients could not be written to the disk");
+  }
+  return texts;
+}
+
+std::string text_of_missing(const std::vector<const AccountedCalls*>& of_run) {
+  uint64_t saved = 0, missing = 0;
+  size_t listed = 0;
+  std::string ops;
+  for (const AccountedCalls* const calls : of_run) {
+    saved += calls->saved;
+    if (calls->present == calls->saved) continue;
+    missing += calls->saved - calls->present;
+    if (++listed > kMostOps) continue;
+    ops += (ops.empty() ? "" : ", ") + std::to_string(calls->saved - calls->present) + " of " + visible(calls->op);
+  }
+  if (missing == 0) return {};
+  if (listed > kMostOps) ops += ", ...";
+  return of_run.front()->run + ": " + std::to_string(missing) + " of " + count_text(saved, "saved call") +
+         " are missing (" + ops +
+         "): not judged; if they were removed on purpose, give the others by name: " + of_run.front()->calls;
+}
+
+}  // namespace
+
+std::vector<std::string> texts_of_missing(const std::vector<AccountedCalls>& accounted) {
+  std::map<std::string, std::vector<const AccountedCalls*>> by_run;
+  for (const AccountedCalls& calls : accounted) by_run[calls.run].push_back(&calls);
+  std::vector<std::string> texts;
+  for (const auto& [run, of_run] : by_run) {
+    if (std::string text = text_of_missing(of_run); !text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+void judge_by_account(const std::string& run, CallsByFolder here, FoundCalls& listing) {
+  std::optional<ReadAccount> read;
+  try {
+    read = read_coverage(run);
+  } catch (const Error& error) {
+    // A file of that name may be another program's, where there are no calls.
+    if (!here.empty())
+      listing.problems.push_back(std::string(error.what()) + "; how many calls were saved is not known");
+    return;
+  }
+  if (!read || read->facts.tool != kTool) return;
+  for (const std::string& text : texts_of_gaps(read->account)) listing.problems.push_back(run + ": " + text);
+  struct stat status = {};
+  const std::string container = run + "/" + kContainerName;
+  const std::string calls = (::stat(container.c_str(), &status) == 0 ? container + "!" : run + "/") + "OP/ID";
+  for (const auto& [op, saved] : read->facts.rows) {
+    uint64_t& left = here[operator_folder(op)];  // that of two operators may be the same
+    const uint64_t still = std::min(saved, left);
+    left -= still;
+    listing.accounted.push_back({run, calls, op, saved, still});
+  }
+}
+
+}  // namespace op_tools
