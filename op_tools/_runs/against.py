@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing_extensions import Unpack
 
 from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
+from .._base.data_file import read_json
 from .._base.declared_options import ToolOptions
 from .._base.declared_rows import RunRow
 from .._base.own_command import replay_line
 from .._base.results import short_name
 from .._base.verdict import Verdict, status_of, verdict_of
+from .._base.written_file import whole_file
 from .._tools.record import OpRecord
 from .._tools.tool import OpCapture, Tool
 from .._tools.tool_group import Together
@@ -22,6 +25,18 @@ from .compare_runs import Fusions, PathOrRecording, open_run, rank_of
 from .judged_captures import calls_below
 
 _FOLDER = "op_against_result"
+
+
+def _account_without_calls(file: Path) -> None:
+    """The calls of steps that agree were deleted: their number in the account would make them missing ones."""
+    if not file.is_file():
+        return
+    try:
+        facts = read_json(file)
+        with whole_file(file, errors="strict") as text:
+            json.dump(facts | {"rows": {}}, text, indent=2)
+    except Error as error:
+        log_warn(f"against: {error}")
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,8 @@ class OpAgainst(Together):
 
     def _ended(self) -> None:
         self._compare()
+        if root := self._capture.result().root:
+            _account_without_calls(Path(root) / "coverage.json")
 
     def result(self) -> LiveResult:
         """The comparison so far."""

@@ -96,7 +96,7 @@ def said(script: Path) -> str:
 
 def moved_by(factor: float) -> contextlib.AbstractContextManager[Any]:
     """All floats of the device's results are moved by so many units of float32, or of bfloat16."""
-    return contextlib.nullcontext() if factor == 0 else sim.fault("scale", scale=1 + factor)
+    return contextlib.nullcontext() if 1 + factor == 1 else sim.fault("scale", scale=1 + factor)
 
 
 def try_call(case: Any, folder: Path, factors: Sequence[float], into: Path) -> Iterator[Trial]:
