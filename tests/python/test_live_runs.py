@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import op_tools
+import op_tools._runs.against
 import op_tools._runs.judged_captures
 import op_tools.sim_device as sim
 
