@@ -168,7 +168,7 @@ void bind_files(py::module_& module) {
   // its faults, bytes of tensors that calls share.
   module.def("find_calls", [](const std::string& path) {
     FoundCalls stored = find_calls(path);
-    for (std::string& text : texts_of_missing(stored.accounted)) stored.problems.push_back(std::move(text));
+    stored.name_missing();
     py::list calls;
     for (const auto& call : stored.calls) calls.append(call_summary(*call));
     return py::make_tuple(calls, texts_of(stored.problems), stored.shared_bytes);

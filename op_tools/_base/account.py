@@ -12,6 +12,8 @@ from .verdict import Coverage
 
 ACCOUNT = "account"
 """Its name in a header (kAccount in src/record/recording.h)."""
+ACCOUNT_FILE = "coverage.json"
+"""Its file beside the other files of a run (kCoverageFile in src/coverage/coverage_file.h)."""
 
 _ON_THE_HOST = ("cpu", "meta")
 

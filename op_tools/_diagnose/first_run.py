@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .._base.account import coverage_from
+from .._base.account import ACCOUNT_FILE, coverage_from
 from .._base.core import Coverage, Error
 from .._base.data_file import read_json
 from .._base.declared_rows import BlackBoxRow
@@ -140,7 +140,7 @@ def _error_line(output: str) -> str:
 
 def _accounts(folder: Path) -> list[Coverage]:
     accounts = []
-    for file in sorted(folder.rglob("coverage.json")):
+    for file in sorted(folder.rglob(ACCOUNT_FILE)):
         try:
             accounts.append(coverage_from(read_json(file)))
         except (Error, TypeError, ValueError):

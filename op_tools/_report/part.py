@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._base.account import coverage_from
+from .._base.account import ACCOUNT_FILE, coverage_from
 from .._base.core import Coverage, Error
 from .._base.data_file import read_json
 from .._base.error_text import one_line
@@ -436,7 +436,7 @@ def dtype_of(row: Mapping[str, Any], name: str = "dtype") -> str:
 def origin_of(folder: Path) -> Origin:
     """Of a run's folder <result>/<rank>/<time>, with its account."""
     origin = Origin(str(folder), folder.parent.name if folder.parent.name.isdecimal() else "")
-    file = folder / "coverage.json"
+    file = folder / ACCOUNT_FILE
     if file.is_symlink() or not file.is_file():
         origin.gaps.append("there is no account of the run (coverage.json): its program was killed, or still runs")
         return origin

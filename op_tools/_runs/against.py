@@ -10,6 +10,7 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
+from .._base.account import ACCOUNT_FILE
 from .._base.core import Error, compare_runs, log_warn, read_recording, recording_before_step
 from .._base.data_file import read_json
 from .._base.declared_options import ToolOptions
@@ -129,7 +130,7 @@ class OpAgainst(Together):
     def _ended(self) -> None:
         self._compare()
         if root := self._capture.result().root:
-            _account_without_calls(Path(root) / "coverage.json")
+            _account_without_calls(Path(root) / ACCOUNT_FILE)
 
     def result(self) -> LiveResult:
         """The comparison so far."""

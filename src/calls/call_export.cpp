@@ -59,8 +59,8 @@ Place place_of(const StoredCall& stored, const SavedCall& call) {
 
 size_t export_calls(const std::string& from, const std::string& to, std::vector<std::string>* problems) {
   FoundCalls stored_calls = find_calls(from);
+  stored_calls.name_missing();
   *problems = std::move(stored_calls.problems);
-  for (std::string& text : texts_of_missing(stored_calls.accounted)) problems->push_back(std::move(text));
   std::string top = from;
   while (top.size() > 1 && top.back() == '/') top.pop_back();
   std::map<std::string, std::unique_ptr<CallStore>> stores;  // by run

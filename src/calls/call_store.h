@@ -73,14 +73,14 @@ struct AccountedCalls {
   std::string op;
   uint64_t saved = 0, present = 0;
 };
-// A sentence for each run of which calls are missing.
-OP_TOOLS_API std::vector<std::string> texts_of_missing(const std::vector<AccountedCalls>& accounted);
-
 struct FoundCalls {
   std::vector<std::unique_ptr<StoredCall>> calls;  // by capture id where the folder name is a number, then by path
   std::vector<std::string> problems;  // "path: reason": containers cut off, folders without input.pth, temporary files
   uint64_t shared_bytes = 0;          // of tensors that calls share (dedupe)
   std::vector<AccountedCalls> accounted;  // of the runs that have an account and lie in `path` as a whole
+
+  // Adds a sentence to `problems` for each run of which accounted calls are missing.
+  OP_TOOLS_API void name_missing();
 };
 // Every captured call at or below `path` (a call's folder, any folder above, a container file, or a call in a container
 // as open_call() takes it). Symbolic links below `path` are not followed: links to files of calls, and to folders that

@@ -54,14 +54,12 @@ std::string text_of_missing(const std::vector<const AccountedCalls*>& of_run) {
 
 }  // namespace
 
-std::vector<std::string> texts_of_missing(const std::vector<AccountedCalls>& accounted) {
+void FoundCalls::name_missing() {
   std::map<std::string, std::vector<const AccountedCalls*>> by_run;
   for (const AccountedCalls& calls : accounted) by_run[calls.run].push_back(&calls);
-  std::vector<std::string> texts;
   for (const auto& [run, of_run] : by_run) {
-    if (std::string text = text_of_missing(of_run); !text.empty()) texts.push_back(std::move(text));
+    if (std::string text = text_of_missing(of_run); !text.empty()) problems.push_back(std::move(text));
   }
-  return texts;
 }
 
 void judge_by_account(const std::string& run, CallsByFolder here, FoundCalls& listing) {

@@ -94,11 +94,11 @@ SelectedCalls calls_of(const ReplayOptions& options) {
     try {
       FoundCalls stored_calls = find_calls(path);
       for (auto& call : stored_calls.calls) selected.calls.push_back(std::move(call));
-      selected.problems.insert(selected.problems.end(), stored_calls.problems.begin(), stored_calls.problems.end());
+      const bool has_nothing = stored_calls.calls.empty() && stored_calls.problems.empty();
       std::erase_if(stored_calls.accounted, [&](const AccountedCalls& calls) { return !filter.admits(calls.op); });
-      for (std::string& text : texts_of_missing(stored_calls.accounted)) selected.problems.push_back(std::move(text));
-      if (stored_calls.calls.empty() && stored_calls.problems.empty())
-        selected.problems.push_back(path + ": no captured call in it");
+      stored_calls.name_missing();
+      selected.problems.insert(selected.problems.end(), stored_calls.problems.begin(), stored_calls.problems.end());
+      if (has_nothing) selected.problems.push_back(path + ": no captured call in it");
     } catch (const std::exception& error) {
       selected.problems.push_back(exception_text(error));
     }
