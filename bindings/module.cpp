@@ -195,6 +195,7 @@ void bind_files(py::module_& module) {
                                 {"closed", content.closed},
                                 {"left_out", number(content.left_out)},
                                 {"names_lost", number(content.names_lost)},
+                                {"damaged", number(content.damaged)},
                                 {"copied", content.copied ? Value(*content.copied) : Value()},
                                 {"rows", BlackBoxRow::columns().values(content.rows)}}));
   });

@@ -31,6 +31,7 @@ class Lack(enum.Enum):
     NO_CALL = "no call was seen"
     CALLS = "calls had no place in the file"
     NAMES = "names of operators had no place in the file"
+    DAMAGED = "the file is damaged: some of its calls are lost"
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +58,8 @@ class BlackBox(Result):
     """Calls that had no place in the file: of more than 256 threads at once, or nested more than 31 deep."""
     names_lost: int = 0
     """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
+    damaged: int = 0
+    """Calls, and threads' parts of the file, in whose place zeros or older calls stand, as after a loss of power."""
     copied: float | None = None
     """When this copy of the file was made, in seconds since 1970; None: it is the file itself."""
     coverage: Coverage | None = None
@@ -69,6 +72,7 @@ class BlackBox(Result):
             Lack.NO_CALL: not self.rows,
             Lack.CALLS: bool(self.left_out) and not self.closed,
             Lack.NAMES: any(not row.op for row in self.open or self.rows[-1:]),
+            Lack.DAMAGED: self.damaged > 0,
         }
         return [lack for lack, holds in lacks.items() if holds]
 

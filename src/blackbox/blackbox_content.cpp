@@ -119,30 +119,31 @@ class Reader {
 
   const Header& header() const { return *reinterpret_cast<const Header*>(header_); }
 
-  std::string string(StringId id) const {
-    if (id == 0) return {};
-    if (id >= header().strings_used.load()) return "?";
-    return text_in(header().strings, id);
-  }
+  std::string string(StringId id) const { return text(id).value_or("?"); }
 
-  std::vector<BlackBoxRow> rows() const {
+  struct Calls {
+    std::vector<BlackBoxRow> rows;  // in the order in which they began
+    uint64_t damaged = 0;
+  };
+  Calls calls() const {
     const Header& header = this->header();
-    std::vector<BlackBoxRow> rows;
+    Calls calls;
+    calls.damaged += header.bytes.load() < bytes_.size() ? 1 : 0;  // it has parts that the header does not know
     for (uint64_t i = 0; i < std::min(header.regions_used.load(), BlackBoxFile::kThreads); ++i) {
       const uint64_t region = place_of(header.regions[i]);
-      const auto [thread, depth, ended] = at<RegionBegin>(region);
-      const uint64_t opened = region + offsetof(BlackBoxFile::Region, open);
-      const uint64_t ring = opened + header.nested * sizeof(BlackBoxCall);
-      for (uint64_t n = ended - std::min<uint64_t>(ended, header.calls); n < ended; ++n) {
-        rows.push_back(row(at<BlackBoxCall>(ring + n % header.calls * sizeof(BlackBoxCall)), thread, false));
+      Begin begin{};
+      const std::vector<BlackBoxCall> open = region ? open_calls(region, begin) : std::vector<BlackBoxCall>();
+      if (begin.thread == 0 || begin.depth > header.nested) {
+        ++calls.damaged;
+        continue;
       }
-      for (uint64_t n = 0; n < std::min<uint64_t>(depth, header.nested); ++n) {
-        rows.push_back(row(at<BlackBoxCall>(opened + n * sizeof(BlackBoxCall)), thread, /*is_open=*/true));
-      }
+      const std::vector<BlackBoxCall> ended = ended_calls(region, begin.ended, calls.damaged);
+      for (const BlackBoxCall& call : ended) add(call, begin.thread, /*is_open=*/false, calls);
+      for (const BlackBoxCall& call : open) add(call, begin.thread, /*is_open=*/true, calls);
     }
-    std::stable_sort(rows.begin(), rows.end(),
+    std::stable_sort(calls.rows.begin(), calls.rows.end(),
                      [](const BlackBoxRow& row, const BlackBoxRow& other) { return row.begun < other.begun; });
-    return rows;
+    return calls;
   }
 
   // By the number of the call; the files lie in the bytes.
@@ -172,8 +173,9 @@ class Reader {
   }
 
  private:
-  struct RegionBegin {
+  struct Begin {  // of a region
     uint64_t thread, depth, ended;
+    bool operator==(const Begin&) const = default;
   };
   struct StreamCopy {
     int64_t id;
@@ -198,32 +200,107 @@ class Reader {
     std::memcpy(&value, range(place, sizeof value).data(), sizeof value);
     return value;
   }
-  // A text, which stands behind its length, at that byte of the segments.
+  // A text, which stands behind its length, at that byte of the segments; nothing where zeros stand, or no text.
   template <size_t kSegments>
-  std::string text_in(const PageNumber (&segments)[kSegments], uint64_t byte) const {
+  std::optional<std::string> text_in(const PageNumber (&segments)[kSegments], uint64_t byte) const {
     const uint64_t segment = byte / BlackBoxFile::kSegment, in_segment = byte % BlackBoxFile::kSegment;
-    if (segment >= kSegments || segments[segment] == 0) return "?";
+    if (segment >= kSegments || segments[segment] == 0) return std::nullopt;
     const uint64_t length_at = place_of(segments[segment]) + in_segment;
     const uint64_t most = BlackBoxFile::kLongestText - std::min<uint64_t>(in_segment, BlackBoxFile::kLongestText);
-    return std::string(range(length_at + sizeof(uint32_t), std::min<uint64_t>(at<uint32_t>(length_at), most)));
+    const uint64_t length = at<uint32_t>(length_at);
+    if (length == 0 || length > most) return std::nullopt;
+    const std::string_view text = range(length_at + sizeof(uint32_t), length);
+    if (text.find('\0') != std::string_view::npos) return std::nullopt;
+    return std::string(text);
   }
 
-  // Of inputs.
-  std::string description(InputsId id) const {
+  std::optional<std::string> text(StringId id) const {
+    if (id == 0) return "";
+    if (id < header().strings_used.load()) return text_in(header().strings, id);
+    // Of a copy, the strings' number is older than the calls.
+    return is_copy() ? std::optional<std::string>("?") : std::nullopt;
+  }
+
+  // Of inputs. Those that are no longer there are no damage.
+  std::optional<std::string> description(InputsId id) const {
     const Header& header = this->header();
-    if (id == 0) return {};
+    if (id == 0) return "";
     if (static_cast<uint32_t>(header.inputs_used.load()) - id > BlackBoxFile::kInputsUnits) return "?";
     return text_in(header.inputs, uint64_t{id % BlackBoxFile::kInputsUnits} * BlackBoxFile::kUnit);
   }
 
-  BlackBoxRow row(const BlackBoxCall& call, uint64_t thread, bool is_open) const {
+  // Its process went on while it was copied.
+  bool is_copy() const { return header().copied != 0; }
+
+  std::vector<BlackBoxCall> calls_at(uint64_t place, uint64_t count) const {
+    const std::string_view bytes = range(place, count * sizeof(BlackBoxCall));
+    std::vector<BlackBoxCall> calls(count);
+    if (count) std::memcpy(calls.data(), bytes.data(), bytes.size());
+    return calls;
+  }
+
+  // The calls that a thread is in, and in `begin` the state of its region then: a thread that makes calls meanwhile
+  // writes to their places.
+  std::vector<BlackBoxCall> open_calls(uint64_t region, Begin& begin) const {
+    constexpr int kMostAttempts = 1000;
+    std::vector<BlackBoxCall> open;
+    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+      begin = at<Begin>(region);
+      open = calls_at(region + offsetof(BlackBoxFile::Region, open), std::min<uint64_t>(begin.depth, header().nested));
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (at<Begin>(region) == begin) return open;
+    }
+    return {};
+  }
+
+  // No call ends before the call that ended before it, but the clock may step back, by less than this.
+  static constexpr int64_t kClockStep = 100'000;  // nanoseconds
+
+  // The calls of the ring, in the order in which they ended. A ring that lost a page has zeros there, or the calls of a
+  // former round.
+  std::vector<BlackBoxCall> ended_calls(uint64_t region, uint64_t ended, uint64_t& damaged) const {
+    const uint64_t size = header().calls;
+    const uint64_t ring = region + offsetof(BlackBoxFile::Region, open) + header().nested * sizeof(BlackBoxCall);
+    const std::vector<BlackBoxCall> places = calls_at(ring, size);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const uint64_t ended_since = at<Begin>(region).ended;  // calls took the places of the oldest while these were read
+    const int64_t last = ended ? sum(places[(ended - 1) % size].end, kClockStep) : INT64_MAX;
+    std::vector<BlackBoxCall> calls;
+    int64_t latest = 0;
+    for (uint64_t n = ended - std::min(ended, size); n < ended; ++n) {
+      const BlackBoxCall& call = places[n % size];
+      if (n + size < ended_since || (is_copy() && (call.end > last || (call.id && !call.end)))) continue;
+      if (call.id != 0 && call.begin != 0 && call.end >= sum(std::max(call.begin, latest), -kClockStep)) {
+        calls.push_back(call);
+        latest = std::max(latest, call.end);
+      } else if (n + size != ended_since) {  // where the process wrote when it died
+        ++damaged;
+      }
+    }
+    // Later calls than the last: their number is an older one. (A thread that has ended left earlier calls there.)
+    for (uint64_t place = ended; place < size && !is_copy(); ++place) {
+      damaged += place > ended_since && places[place].end > last ? 1 : 0;
+    }
+    return calls;
+  }
+
+  void add(const BlackBoxCall& call, uint64_t thread, bool is_open, Calls& calls) const {
+    if (call.id == 0 || call.begin == 0) {
+      calls.damaged += is_copy() ? 0 : 1;
+      return;
+    }
+    bool is_whole = call.op != 0 || header().names_lost.load() > 0;
+    const auto shown = [&](const std::optional<std::string>& known) {
+      is_whole = is_whole && known;
+      return known.value_or("?");
+    };
     BlackBoxRow row;
     row.state = is_open ? "open" : call.failed ? "failed" : "ended";
-    row.op = string(call.op);
+    row.op = shown(text(call.op));
     row.phase = to_string(call.phase ? Phase::kBackward : Phase::kForward);
-    row.module = string(call.module);
-    row.line = string(call.line);
-    row.inputs = description(call.inputs);
+    row.module = shown(text(call.module));
+    row.line = shown(text(call.line));
+    row.inputs = shown(description(call.inputs));
     row.step = call.step;
     row.id = static_cast<int64_t>(call.id);
     row.thread = static_cast<int64_t>(thread);
@@ -236,10 +313,11 @@ class Reader {
       row.stream = string(stream.device) + ", stream " + std::to_string(stream.id);
       row.done = row.done && call.end <= stream.done_until;
     }
-    row.group = string(call.group);
+    row.group = shown(text(call.group));
     row.number = call.number;
-    row.reduction = string(call.reduction);
-    return row;
+    row.reduction = shown(text(call.reduction));
+    calls.damaged += is_whole ? 0 : 1;
+    calls.rows.push_back(std::move(row));
   }
 
   const std::string_view bytes_;
@@ -257,7 +335,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 std::vector<std::string> save_kept_calls(const Reader& reader, const std::string& path, const std::string& folder) {
   const std::map<int64_t, FilesOfCall> kept = reader.kept();
   const std::string input = file_name(CallFile::kInput, 0), meta = file_name(CallFile::kMeta, 0);
-  std::vector<BlackBoxRow> rows = reader.rows();
+  std::vector<BlackBoxRow> rows = reader.calls().rows;
   std::erase_if(rows, [&](const BlackBoxRow& row) {
     const auto files = kept.find(row.id);
     return row.stored != to_string(Kept::kInputs) || files == kept.end() || !files->second.contains(input) ||
@@ -322,12 +400,20 @@ BlackBoxContent read_black_box(std::string_view bytes, const std::string& path) 
   content.left_out = header.left_out.load();
   content.names_lost = header.names_lost.load();
   if (header.copied) content.copied = seconds(header.copied);
-  content.rows = reader.rows();
+  Reader::Calls calls = reader.calls();
+  content.rows = std::move(calls.rows);
+  content.damaged = calls.damaged;
   return content;
 }
 
 BlackBoxContent read_black_box(const std::string& path) {
-  return read_growing(path, [&](std::string_view bytes) { return read_black_box(bytes, path); });
+  constexpr int kAttempts = 3;  // a process that goes on may have written names and descriptions meanwhile
+  BlackBoxContent content;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    content = read_growing(path, [&](std::string_view bytes) { return read_black_box(bytes, path); });
+    if (content.damaged == 0) break;
+  }
+  return content;
 }
 
 std::vector<std::string> save_kept_calls(const std::string& path, const std::string& folder) {

@@ -38,6 +38,7 @@ struct BlackBoxContent {
   double started = 0;  // seconds since 1970
   bool closed = false;
   uint64_t left_out = 0, names_lost = 0;
+  uint64_t damaged = 0;           // calls, and parts with calls, that another content stands in the place of
   std::optional<double> copied;   // when this copy was made, in seconds since 1970; nothing: the file of the process
   std::vector<BlackBoxRow> rows;  // in the order in which the calls began
 };

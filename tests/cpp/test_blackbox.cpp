@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -98,6 +100,82 @@ TEST_CASE("a file is read without Python, whatever was written over it", "[black
     }
   }
   CHECK(refused >= 20);
+}
+
+namespace {
+
+// A call for each number; the last stays open.
+void make_calls(BlackBoxFile& file, uint64_t first, uint64_t last) {
+  BlackBoxFile::Thread& thread = file.thread();
+  for (uint64_t id = first; id <= last; ++id) {
+    BlackBoxCall& call = file.next(thread);
+    call.id = id;
+    call.op = file.intern("aten::op_" + std::to_string(id % 40));
+    call.module = file.intern("model.layers." + std::to_string(id) + ".a_module_with_a_long_name");
+    call.inputs = file.describe(id, [&] { return "float32[" + std::to_string(id) + "]"; });
+    file.begin(thread, call);
+    if (id != last) file.end(thread, id, /*failed=*/false);
+  }
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Nothing: the file is refused.
+std::optional<BlackBoxContent> content_of(const std::string& bytes) {
+  try {
+    return read_black_box(bytes, "lost_page.blackbox");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+bool shows_the_same(const BlackBoxContent& content, const BlackBoxContent& other) {
+  const auto row_text = [](const BlackBoxRow& row) {
+    return row.state + row.op + row.module + row.inputs + std::to_string(row.id) + std::to_string(row.thread);
+  };
+  return std::equal(content.rows.begin(), content.rows.end(), other.rows.begin(), other.rows.end(),
+                    [&](const BlackBoxRow& row, const BlackBoxRow& same) { return row_text(row) == row_text(same); });
+}
+
+}  // namespace
+
+TEST_CASE("a page that was lost, or that an older one stands for, is not read as calls", "[blackbox]") {
+  const int64_t ring = GENERATE(256, 1024);
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/a.blackbox";
+  std::string older, newer;
+  {
+    BlackBoxFile file(path, {ring}, 0);
+    std::thread([&] { make_calls(file, 1001, 1300); }).join();
+    make_calls(file, 1, 400);
+    older = bytes_of(path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // more than a clock's step
+    make_calls(file, 401, 800);
+    newer = bytes_of(path);
+  }
+  const BlackBoxContent whole = *content_of(newer);
+  CHECK(whole.damaged == 0);
+  CHECK(content_of(older)->damaged == 0);
+  REQUIRE(whole.rows.size() >= 500);
+  older.resize(newer.size());
+  size_t lost_pages = 0;
+  for (const bool is_zero : {true, false}) {
+    for (size_t at = 0; at < newer.size(); at += BlackBoxFile::kPage) {
+      std::string broken = newer;
+      broken.replace(at, BlackBoxFile::kPage,
+                     is_zero ? std::string(BlackBoxFile::kPage, '\0') : older.substr(at, BlackBoxFile::kPage));
+      const std::optional<BlackBoxContent> content = content_of(broken);
+      const bool is_known = !content || content->damaged > 0;
+      const bool is_harmless = content && shows_the_same(*content, whole);
+      CAPTURE(is_zero, at / BlackBoxFile::kPage);
+      CHECK((is_known || is_harmless));
+      lost_pages += is_known ? 1 : 0;
+    }
+  }
+  CHECK(lost_pages >= 20);
 }
 
 TEST_CASE("the ring has the last calls, and the open ones beside it", "[blackbox]") {

@@ -416,6 +416,41 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage, capsys):
     assert "op-tools: " in capsys.readouterr().err
 
 
+def test_a_lost_page_is_not_judged(tmp_path, capsys):
+    with op_tools.OpBlackBox(output_dir=tmp_path) as box:
+        for _ in range(200):
+            torch.relu(torch.ones(1))
+    path, page = Path(box.path), 4096
+    first, *others = (row.op.encode() for row in box.result().rows)
+    data = path.read_bytes()
+    assert others and data.count(first) == 1  # names stand there once
+    lost = data.index(first) // page
+    path.write_bytes(data[: lost * page] + bytes(page) + data[(lost + 1) * page :])
+    assert main(["blackbox", str(path)]) == 2
+    assert "NOT JUDGED: the file is damaged" in capsys.readouterr().out
+    assert main(["blackbox", str(path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["lacks"] == ["damaged"]
+
+
+def test_a_file_that_is_written_meanwhile_is_not_damaged(tmp_path):
+    ended, damaged = threading.Event(), 0
+
+    def compute() -> None:
+        while not ended.is_set():
+            torch.relu(torch.ones(1))
+
+    with op_tools.OpBlackBox(output_dir=tmp_path, calls=64) as box:
+        threads = [threading.Thread(target=compute) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            damaged += op_tools.read_black_box(box.path).damaged
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert damaged == 0
+
+
 def test_the_command_line(tmp_path, capsys):
     with op_tools.OpBlackBox(output_dir=tmp_path):
         for _ in range(20):
