@@ -225,7 +225,8 @@ void bind_switch(py::module_& module) {
       .def("end", &UnseenCalls::end)
       .def("count", [](const UnseenCalls& unseen) {
         const UnseenCalls::Count count = unseen.count();
-        return py::make_tuple(count.threads, count.calls, count.calls_on_device, count.processes, count.scripts);
+        return py::make_tuple(count.threads, count.calls, count.calls_on_device, count.processes, count.scripts,
+                              count.native_calls, count.native_calls_on_device);
       });
   module.def("is_of_data_loader", &is_of_data_loader, py::arg("started"));
   module.def("start_known", [](const py::function& start, const py::object& process) {

@@ -22,6 +22,8 @@ _LIBRARY = sysconfig.get_path("stdlib")
 _OF_EXCEPTION = 1  # Python's exit status, and torchrun's for any of its ranks
 # Python's own words of an exception that nobody caught; a file that cannot be compiled has no traceback.
 _UNCAUGHT = re.compile(r"Traceback \(most recent call last\)|^(?:Syntax|Indentation|Tab)Error: ", re.MULTILINE)
+# torch's words where no kernel is there, and devices' own; not those of a kernel that refuses a dtype, on the CPU as well.
+_NO_KERNEL = re.compile(r"Could not run '|no fallback function is registered|not currently (?:implemented|supported)")
 _BESIDE = 1.5  # times longer a step takes under the tools of this run
 
 
@@ -113,7 +115,7 @@ def _raised(session: Session, run: Run) -> list[Culprit]:
         if not box.rows or box.rows[-1].state != "failed":
             continue
         row, word = box.rows[-1], _rank_word(rank, len(boxes))
-        if error.startswith("NotImplementedError"):
+        if error.startswith("NotImplementedError") and _NO_KERNEL.search(error):
             return [_of_row(row, Cause.MISSING_OPERATOR, word, error, certain=True)]
         session.facts.raised = [_of_row(row, Cause.RAISING_OPERATOR, word, error, certain=False)]
         if session.facts.on_device or session.facts.account is None:

@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._base.core import Error, recorded_items
+from .._base.core import GRAPH_CALLS, Error, recorded_items
 from .._base.declared_rows import RunRow
 from .._base.own_command import op_tools_line, op_tools_words
 from .comparison import RankComparison
 
 _AROUND = 3  # rows before the divergence
 _FOLDER = "op_compare_next"
+
+
+def list_of_calls(capture: Path) -> Path:
+    """The file with the calls that a capture of a second pass is to have, a line each: beside the capture's folder."""
+    return capture.with_name(f"calls_{capture.name}.txt")
 
 
 def new_folder(name: str, parent: Path = Path()) -> Path:
@@ -89,6 +94,12 @@ def _commands_of_module(first: RunRow, headers: Sequence[dict[str, Any]], folder
     return [*commands, op_tools_line("compare", str(folder / "a"), str(folder / "b"), "--next")]
 
 
+def _commands_of_graph(first: RunRow, headers: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """A compiled graph has no form in a capture: it is run again beside its operators, in both programs."""
+    options: list[str | Path] = ["--autocompare", "--level", "torch", "--compiled", "check", "--steps", str(first.step)]
+    return [_run_command(headers, place, [*options, "--output-dir", folder / side]) for place, side in enumerate("ab")]
+
+
 def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
     """Writes the lists of calls, and makes the commands for them.
 
@@ -98,7 +109,7 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
 
     Returns:
         for both sides the command that captures the calls around the first divergence, and the command that judges them; of
-        recordings of modules those that record the operators of the module, and compare them;
+        a compiled graph those that run it beside its operators; of recordings of modules those that record the operators of the module, and compare them;
         nothing where the runs agree, or where a recording does not name its program.
 
     Raises:
@@ -114,11 +125,13 @@ def next_commands(rank: RankComparison, parent: Path = Path()) -> list[str]:
     folder = new_folder(_FOLDER, parent)
     if headers[0].get("modules_only"):
         return _commands_of_module(first, headers, folder)
+    if first.op.startswith(GRAPH_CALLS):
+        return _commands_of_graph(first, headers, folder)
     commands = []
     for place, (side, recording) in enumerate((("a", core.a), ("b", core.b))):
         of_calls = recorded_items(recording)
         items = dict.fromkeys(of_calls[call] for row in rows for call in core.calls_of(row.row)[place])
-        listed = folder / f"calls_{side}.txt"
+        listed = list_of_calls(folder / side)
         listed.write_text("".join(f"{item}\n" for item in items if item), encoding="utf-8")
         options: list[str | Path] = [
             "--capture",

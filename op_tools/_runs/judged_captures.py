@@ -20,6 +20,7 @@ from .._base.declared_rows import CallVerdict
 from .._base.results import Result, Shown, finite_json, text_table, worded
 from .._base.verdict import Verdict, status_of, verdict_of
 from .._tools.replay import main as replay
+from .capture_commands import list_of_calls
 from .comparison import RankComparison, plain_name
 
 _Folder = str | os.PathLike[str]
@@ -265,10 +266,16 @@ def confirm(capture_a: _Folder, capture_b: _Folder) -> Confirmation:
         op_tools.Error: a folder holds no captured calls.
     """
     places: dict[tuple[str, str, int], list[CapturedId]] = {}
-    for call in captured_calls(capture_b):
+    of_a, of_b = captured_calls(capture_a), captured_calls(capture_b)
+    for call in of_b:
         places.setdefault((plain_name(call.name), call.module, call.step), []).append(call)
     pairs, problems = [], []
-    for call in captured_calls(capture_a):
+    for folder, of_folder in ((capture_a, of_a), (capture_b, of_b)):
+        listed = list_of_calls(Path(folder))
+        wanted = len(listed.read_text(encoding="utf-8").split()) if listed.is_file() else 0
+        if len(of_folder) < wanted:
+            problems.append(f"{folder}: {wanted - len(of_folder)} of the {wanted} calls in {listed} were not captured")
+    for call in of_a:
         partners = places.get((plain_name(call.name), call.module, call.step))
         if partners:
             pairs.append((call, partners.pop(0)))

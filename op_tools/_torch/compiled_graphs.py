@@ -1,4 +1,4 @@
-"""Compiled graphs that run while tools are on: torch.compile's, and AOTInductor's models.
+"""Compiled graphs that run while tools are on: torch.compile's, those that Inductor alone compiled, and AOTInductor's models.
 
 A graph that is compiled while a tool is on runs as the tools' option `compiled` says. torch compiles anew for a program with
 tools on, so that graphs which were compiled before do not run then. Where torch's private interface is another than the one
@@ -33,7 +33,7 @@ from .graph_operators import GraphOperators
 _LEVELS = ("torch", "aten")
 _numbers = itertools.count()
 _on: list[GraphRuns] = []
-_threads_in_packages: list[int] = []  # each runs a package_graph(), which notes its runs itself
+_threads_in_graphs: list[int] = []  # each runs a CompiledGraph, which notes its runs itself
 
 
 class GraphRuns:
@@ -56,13 +56,14 @@ class GraphRuns:
             _on.remove(self)
             self._compiled = _count_compiled()
 
-    def note(self, graph: object, seen_at: tuple[str, ...] = ()) -> None:
+    def note(self, graph: object, seen_at: tuple[str, ...], *, by_torch_compile: bool) -> None:
         """A graph runs; tools of these levels see its operators."""
         key: str | int = id(graph)
         facts = ("", 0)
         if isinstance(graph, CompiledGraph):
             key, facts = graph.name, (graph.backend, graph.operators.count)
-        self._ran.add(key)
+        if by_torch_compile:
+            self._ran.add(key)
         for level in _LEVELS:
             if level not in seen_at:
                 self._unseen[level][key] = facts
@@ -119,7 +120,11 @@ class CompiledGraph:
         """The graph's results by the compiled code, whatever the tools of this thread want: a call for those that take graphs."""
         _note_graph(self, self._seen_at)
         held = [result.if_held() if result else None for result in self._results]
-        results = run_graph(self.name, self._compiled, self.operators, args, held)
+        _threads_in_graphs.append(threading.get_ident())
+        try:
+            results = run_graph(self.name, self._compiled, self.operators, args, held)
+        finally:
+            _threads_in_graphs.remove(threading.get_ident())
         del held  # its references do not count
         self._results = _noted(results)
         return results
@@ -155,9 +160,9 @@ def _count_compiled() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _note_graph(graph: object, seen_at: tuple[str, ...] = ()) -> None:
+def _note_graph(graph: object, seen_at: tuple[str, ...] = (), *, by_torch_compile: bool = True) -> None:
     for runs in _on:
-        runs.note(graph, seen_at)
+        runs.note(graph, seen_at, by_torch_compile=by_torch_compile)
 
 
 @functools.cache
@@ -168,6 +173,7 @@ def _watch() -> None:
         ("torch._dynamo.eval_frame", _watch_functions),
         ("torch._dynamo.output_graph", _watch_compiler),
         ("torch._dynamo.variables.torch_function", _hide_mode),
+        ("torch._inductor.output_code", _watch_inductor),
     ):
         if name in sys.modules:
             watch(sys.modules[name])
@@ -332,14 +338,7 @@ def package_graph(name: str, compiled: Callable[..., Any], graph: torch.fx.Graph
         graph: in the form of torch.compile's.
     """
 
-    def run(*args: Any) -> Any:
-        _threads_in_packages.append(threading.get_ident())
-        try:
-            return compiled(*args)
-        finally:
-            _threads_in_packages.remove(threading.get_ident())
-
-    return CompiledGraph(f"{GRAPH_CALLS}package_{next(_numbers)}", run, GraphOperators(graph), name, ())
+    return CompiledGraph(f"{GRAPH_CALLS}package_{next(_numbers)}", compiled, GraphOperators(graph), name, ())
 
 
 def _watch_models() -> None:
@@ -349,11 +348,39 @@ def _watch_models() -> None:
                 setattr(kind, name, _noting(getattr(kind, name)))
 
 
+def _watch_inductor(output_code: ModuleType) -> None:
+    """Inductor's code for a graph, which a program may ask for without torch.compile."""
+    kind: Any = getattr(output_code, "CompiledFxGraph", None)
+    if kind is None:
+        return
+    before = kind.__call__
+
+    @functools.wraps(before)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _on and _is_asked_directly():
+            _note_graph(self, by_torch_compile=False)
+        return before(self, *args, **kwargs)
+
+    kind.__call__ = call
+
+
+def _is_asked_directly() -> bool:
+    """The program runs a compiler's code, and no graph of torch.compile that is noted, nor its backward pass."""
+    if threading.get_ident() in _threads_in_graphs or graph_choices() == (None, None):
+        return False
+    if torch._C._current_graph_task_id() != -1:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_graph(frame):
+        frame = frame.f_back
+    return frame is None
+
+
 def _noting(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def noting(model: object, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() not in _threads_in_packages:
-            _note_graph(model)
+        if threading.get_ident() not in _threads_in_graphs:
+            _note_graph(model, by_torch_compile=False)
         return run(model, *args, **kwargs)
 
     return noting

@@ -25,10 +25,12 @@ class Watch:
 
     def add_to(self, coverage: Coverage, *, sees_threads: bool, level: str) -> None:
         """Adds the notes so far to the account of a tool."""
-        threads, calls, on_device, processes, scripts = self._unseen.count()
+        threads, calls, on_device, processes, scripts, native, native_on_device = self._unseen.count()
         coverage.loaders, coverage.processes = self.loaders, processes
         if not sees_threads:
             coverage.threads, coverage.thread_calls, coverage.thread_calls_on_device = threads, calls, on_device
+        if level == "torch":
+            coverage.native_calls, coverage.native_calls_on_device = native, native_on_device
         self._graphs.add_to(coverage, level)
         coverage.compiled += 0 if level == "aten" else scripts
         for path in self.children:

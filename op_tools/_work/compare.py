@@ -8,6 +8,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from .._base.core import GRAPH_CALLS
 from .._base.declared_rows import RunRow
 from .._base.optional_parts import Group, load_part
 from .._base.verdict import status_of
@@ -51,7 +52,9 @@ def _show(comparison: RunsComparison, *, with_next: bool) -> None:
         sys.stdout.write("\nNext: --next prints the commands that capture these calls on both sides.\n")
         return
     commands = next_commands(diverged)
-    text = "Next: capture these calls on both sides, and judge each of them:"
+    of_graph = diverged.first is not None and diverged.first.op.startswith(GRAPH_CALLS)
+    text = f"Next: {'run the graph beside its operators' if of_graph else 'capture these calls'} on both sides"
+    text += ":" if of_graph else ", and judge each of them:"
     if not commands:
         text = "--next: a recording does not name its program"
     elif (count := (diverged._found.a.header or {}).get("world_size", 1)) > 1:

@@ -117,6 +117,10 @@ ResolvedOptions ToolOptions::for_scope() const {
   }
   resolved.skip_cpu = skip_cpu;
   resolved.all_threads = all_threads;
+  if (all_threads && level == Level::kTorch) {
+    refuse(all_threads.source(), "on",
+           "all_threads works at the aten level only: torch functions are intercepted in the scope's thread");
+  }
   return resolved;
 }
 

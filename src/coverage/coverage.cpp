@@ -28,6 +28,8 @@ bool has(Gap gap, const Coverage& account) {
       return is_away_from_accelerator(account);
     case Gap::kThreads:
       return account.thread_calls_on_device > 0 || account.thread_calls > account.seen;
+    case Gap::kNativeCalls:
+      return account.native_calls_on_device > 0 || account.native_calls > account.seen;
     case Gap::kProcesses:
       return account.processes > 0;
     case Gap::kChildren:
@@ -53,8 +55,8 @@ std::vector<Gap> gaps(const Coverage& account) {
 }
 
 bool has_unseen(const Coverage& account) {
-  return account.off || account.threads > 0 || account.processes > 0 || account.children_with_gaps > 0 ||
-         account.compiled > 0 ||
+  return account.off || account.threads > 0 || account.native_calls > 0 || account.processes > 0 ||
+         account.children_with_gaps > 0 || account.compiled > 0 ||
          account.lost.total() > account.lost[Loss::kLimits];  // calls that options leave out are the user's wish
 }
 

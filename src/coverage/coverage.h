@@ -26,6 +26,7 @@ enum class Gap : uint8_t {
   kMostLost,
   kNotOnAccelerator,
   kThreads,
+  kNativeCalls,
   kProcesses,
   kChildren,
   kGraphs,
@@ -85,6 +86,9 @@ struct Coverage {
   uint64_t threads = 0;                 // that ran operators unseen
   uint64_t thread_calls = 0;            // theirs
   uint64_t thread_calls_on_device = 0;  // of these: gave tensors on an accelerator
+  // Level torch: operators that the tool's thread ran outside of any torch function, and of backward passes.
+  uint64_t native_calls = 0;
+  uint64_t native_calls_on_device = 0;  // of these: gave tensors on an accelerator
   uint64_t children = 0;            // processes that the program started and that had the tool: theirs is counted here
   uint64_t children_wrong = 0;      // of these: something is wrong in them
   uint64_t children_with_gaps = 0;  // of these: not all there was to look at was looked at

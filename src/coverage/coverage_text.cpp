@@ -29,6 +29,8 @@ constexpr Tokens<Gap> kGaps{{
     {"not_on_accelerator", "the process has an accelerator, and no tensor that the tool saw was on it"},
     {"threads",
      "threads that the tool does not follow gave tensors on the accelerator, or made more calls than it saw"},
+    {"native_calls",
+     "C++ code called operators past level torch: some on the accelerator, or more than the tool saw calls"},
     {"processes",
      "processes that the program started to compute had no tool, or were killed before they wrote their account"},
     {"children", "processes that the program started had the tool, and it did not see all that they computed"},
@@ -137,6 +139,9 @@ void visit_fields(Account& account, Visit&& visit) {
   visit("threads", account.threads, "threads that ran operators unseen");
   visit("thread_calls", account.thread_calls, "their calls");
   visit("thread_calls_on_device", account.thread_calls_on_device, "those of them that gave tensors on an accelerator");
+  visit("native_calls", account.native_calls,
+        "level torch: operators that ran outside of torch functions and of backward passes, called by C++ code");
+  visit("native_calls_on_device", account.native_calls_on_device, "those of them that gave tensors on an accelerator");
   visit("children", account.children,
         "processes that the program started and that had the tool: their calls are counted here");
   visit("children_wrong", account.children_wrong, "those of them in which something is wrong");
@@ -203,12 +208,14 @@ std::string text_of(Gap gap, const Coverage& account) {
       return "no tensor was on " + account.accelerator;
     case Gap::kThreads:
       return count_text(account.threads, "thread") + " made " + count_text(account.thread_calls, "call") + " unseen";
+    case Gap::kNativeCalls:
+      return "C++ code made " + count_text(account.native_calls, "call") + " unseen (level aten sees them)";
     case Gap::kProcesses:
       return process_text(account.processes) + " of the program had no tool, or told nothing";
     case Gap::kChildren:
       return process_text(account.children_with_gaps) + " with the tool computed unseen";
     case Gap::kGraphs:
-      return graphs_text(account) + " not looked into (--compiled nodes does)";
+      return graphs_text(account) + " not looked into (--compiled nodes looks into those of torch.compile)";
     case Gap::kWideLimits:
       return std::to_string(account.wide_limits) + " of " + count_text(account.judged, "result") +
              " had limits wider than their values";
@@ -237,6 +244,7 @@ std::string looked_at(const Coverage& account) {
   add(account.wide_limits, count_text(account.wide_limits, "limit") + " wider than the values");
   add(account.threads,
       count_text(account.thread_calls, "call") + " of " + count_text(account.threads, "thread") + " unseen");
+  add(account.native_calls, count_text(account.native_calls, "call") + " of C++ code unseen");
   add(account.children, process_text(account.children) + " with the tool");
   add(account.children_wrong, "something wrong in " + process_text(account.children_wrong));
   add(account.processes, process_text(account.processes) + " without a tool");

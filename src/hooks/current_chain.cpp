@@ -1,5 +1,6 @@
 #include "hooks/current_chain.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
@@ -393,6 +394,17 @@ FollowedThread::~FollowedThread() {
 
 bool follows_scopes() {
   return tl.entered || Inheritance::get().find();
+}
+
+bool is_outside_torch_functions() {
+  using at::impl::PythonTorchFunctionTLS;
+  using at::impl::TorchFunctionDisabledState;
+  if (tl.calls > 0 || PythonTorchFunctionTLS::get_disabled_state() == TorchFunctionDisabledState::ALL_DISABLED) {
+    return false;
+  }
+  if (tl.chains) return tl.chains->get(Level::kTorch) != nullptr;
+  const std::shared_ptr<ThreadChains> owner = Inheritance::get().find();
+  return owner && owner->share(Level::kTorch);
 }
 
 bool FollowedThread::has(Level level) const {

@@ -76,6 +76,11 @@ class OP_TOOLS_API FollowedThread {
 // counts: the calls of that thread are then not to be recorded.
 bool follows_scopes();
 
+// The thread has a scope of the torch level, or works for a thread that has, and is in no call that came to it: the
+// operators that it runs are called by C++ code, or the program took the mode of the torch level off. False where the
+// program switches torch functions off, as tools do for calls of their own.
+bool is_outside_torch_functions();
+
 // A thread that the program's language starts tells that it begins, once its host watches threads: from the first time
 // on that a scope is entered. Not under locks of ours.
 OP_TOOLS_API void thread_begins() noexcept;

@@ -132,10 +132,6 @@ void HookScope::enter() {
   interceptor::install();
 
   const Level level = impl.active->options.level;
-  if (impl.active->options.all_threads && level == Level::kTorch) {
-    throw Error(tool +
-                ": all_threads works at the aten level only: torch functions are intercepted in the scope's thread");
-  }
   if (ThreadHooks::count(level) == Chain::kMaxHooks) {
     throw Error(tool + " cannot be started: " + std::to_string(Chain::kMaxHooks) +
                 " tools are on in this thread already, more are not supported");

@@ -1,6 +1,7 @@
 #include "hooks/unseen_calls.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <sys/mman.h>
@@ -17,7 +18,11 @@
 #include <vector>
 
 #include "base/fork_guard.h"
+#include "hooks/backward_pass.h"
 #include "hooks/current_chain.h"
+#include "hooks/op_traits.h"
+#include "hooks/python_arguments.h"
+#include "hooks/written_inputs.h"
 #include "tensor/dispatch_keys.h"
 
 namespace op_tools {
@@ -27,6 +32,7 @@ struct UnseenCalls::Part {
     uint64_t calls = 0, on_device = 0;
   };
   std::unordered_map<uint64_t, Thread> threads;  // by their numbers
+  Thread native;                                 // operators that C++ code calls in threads which are followed
   std::set<std::string> scripts;
   uint64_t processes_before = 0;
   uint64_t processes_after = 0;
@@ -69,6 +75,14 @@ class Watches {
     }
   }
 
+  void note_native(uint64_t calls, bool on_device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (UnseenCalls::Part* part : parts_) {
+      part->native.calls += calls;
+      if (on_device) part->native.on_device += calls;
+    }
+  }
+
   void note_script(const char* name) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (UnseenCalls::Part* part : parts_) part->scripts.emplace(name);
@@ -82,6 +96,8 @@ class Watches {
       all.calls += thread.calls;
       all.calls_on_device += thread.on_device;
     }
+    all.native_calls = part.native.calls;
+    all.native_calls_on_device = part.native.on_device;
     all.scripts = part.scripts.size();
     all.processes = (part.counts ? processes() : part.processes_after) - part.processes_before;
     return all;
@@ -152,8 +168,36 @@ std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call) {
   return nullptr;
 }
 
+// torch's own C++ code runs these for Python's objects: for a storage that is saved, for the parameters of a model that
+// ranks share.
+constexpr std::string_view kCopies = "copy_ _foreach_copy_ clone contiguous cat fill_ zero_";
+
+// An operator that makes elements of elements.
+bool computes(const at::RecordFunction& call) {
+  const std::string_view base = base_name(call.name());
+  const bool takes_tensors = std::any_of(call.inputs().begin(), call.inputs().end(), [](const c10::IValue& input) {
+    return input.isTensor() || input.isTensorList();
+  });
+  bool copies = is_metadata_op(call.name());
+  for (const OpTrait trait : {OpTrait::kMoves, OpTrait::kReadsValue, OpTrait::kGivesData, OpTrait::kLikeFactory,
+                              OpTrait::kChangesMemory, OpTrait::kUninitializedResult}) {
+    copies = copies || has_trait(base, trait);
+  }
+  each_word(kCopies, [&](std::string_view name) { copies = copies || name == base; });
+  const auto schema = call.operator_schema();
+  return takes_tensors && !copies && schema && !gives_views(*schema);
+}
+
 std::unique_ptr<at::ObserverContext> count_sample(const at::RecordFunction& call) {
-  if (!Watches::any() || tl_never_counts || follows_scopes() || counted_thread() != 0) return nullptr;
+  if (!Watches::any() || tl_never_counts) return nullptr;
+  if (follows_scopes()) {
+    if (is_outside_torch_functions() && !is_in_backward() &&
+        !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) && computes(call)) {
+      Watches::get().note_native(UnseenCalls::kOneOf, on_device(call));
+    }
+    return nullptr;
+  }
+  if (counted_thread() != 0) return nullptr;
   note(call, at::RecordFunction::currentThreadId(), UnseenCalls::kOneOf);
   return nullptr;
 }

@@ -1,6 +1,6 @@
 // Operators that run where no tool follows, while tools are on: in threads that were there before (a pool's, a
-// library's), and in processes that were forked without tools. The package makes an UnseenCalls when it switches a tool
-// on, and ends it with the tool. Thread-safe.
+// library's), in processes that were forked without tools, and, for tools of the torch level, where C++ code calls
+// them. The package makes an UnseenCalls when it switches a tool on, and ends it with the tool. Thread-safe.
 //
 // torch asks a single record-function callback of ours at 1 of kOneOf operators of each thread. It is registered when
 // the first of these objects is made and stays: adding or removing a callback makes every thread read its callbacks
@@ -22,7 +22,10 @@ class OP_TOOLS_API UnseenCalls {
     uint64_t calls = 0;            // an estimate
     uint64_t calls_on_device = 0;  // of them: with a tensor on a device other than the host
     uint64_t processes = 0;        // forked ones that ran operators
-    uint64_t scripts = 0;          // functions of TorchScript, by name, whose operators the torch level does not see
+    // Of threads that the torch level follows: outside of its calls, and of backward passes. An estimate.
+    uint64_t native_calls = 0;
+    uint64_t native_calls_on_device = 0;
+    uint64_t scripts = 0;  // functions of TorchScript, by name, whose operators the torch level does not see
   };
 
   UnseenCalls();  // counts from now on

@@ -183,10 +183,14 @@ std::optional<c10::OperatorHandle> operator_of(std::string_view name) {
   return c10::Dispatcher::singleton().findSchema({full, overload == "default" ? "" : std::string(overload)});
 }
 
-bool has_views(const c10::FunctionSchema& schema) {
+}  // namespace
+
+bool gives_views(const c10::FunctionSchema& schema) {
   const auto shows = [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); };
   return !schema.returns().empty() && std::all_of(schema.returns().begin(), schema.returns().end(), shows);
 }
+
+namespace {
 
 // Operators of which an overload gives views; those that were there when this was first asked.
 bool is_view_operator(std::string_view base) {
@@ -194,7 +198,7 @@ bool is_view_operator(std::string_view base) {
     auto* with_views = new std::unordered_set<std::string>;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto op = c10::Dispatcher::singleton().findSchema(name);
-      if (op && has_views(op->schema())) with_views->insert(name.name);
+      if (op && gives_views(op->schema())) with_views->insert(name.name);
     }
     return with_views;
   }();
@@ -334,8 +338,8 @@ bool writes_lists(const OpCall& call) {
 
 bool gives_views(const OpCall& call) {
   if (has_trait(base_name(call.name), OpTrait::kUndeclaredView)) return true;
-  if (call.op && call.op->hasSchema()) return has_views(call.op->schema());
-  if (const auto op = operator_of(call.name)) return has_views(op->schema());
+  if (call.op && call.op->hasSchema()) return gives_views(call.op->schema());
+  if (const auto op = operator_of(call.name)) return gives_views(op->schema());
   const std::string_view base = base_name(call.name);
   return has_trait(base, OpTrait::kShowsElements) || is_view_operator(base);
 }

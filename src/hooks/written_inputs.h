@@ -19,8 +19,9 @@
 #include "hooks/op_call.h"
 
 namespace c10 {
+struct FunctionSchema;
 class OperatorHandle;
-}
+}  // namespace c10
 
 namespace op_tools {
 
@@ -50,6 +51,7 @@ bool writes_uncounted(const OpCall& call);
 bool writes_declared(const OpCall& call);
 // It shows an argument's elements in another way, and reads none of them: view, detach. Asked once for each name.
 bool gives_views(const OpCall& call);
+bool gives_views(const c10::FunctionSchema& schema);
 
 // The writes beside schemas and forms, in words: "running_mean running_var where training". Empty: nothing.
 OP_TOOLS_API std::string undeclared_writes_of(std::string_view op_name);

@@ -65,6 +65,8 @@ const std::vector<GapCase>& gap_cases() {
       {Gap::kNotOnAccelerator, [](Coverage& account) { account.devices["cpu"] = 10; }},
       {Gap::kThreads, [](Coverage& account) { account.threads = account.thread_calls_on_device = 1; }},
       {Gap::kThreads, [](Coverage& account) { account.threads = 1, account.thread_calls = 11; }},
+      {Gap::kNativeCalls, [](Coverage& account) { account.native_calls = account.native_calls_on_device = 1; }},
+      {Gap::kNativeCalls, [](Coverage& account) { account.native_calls = 11; }},
       {Gap::kProcesses, [](Coverage& account) { account.processes = 1; }},
       {Gap::kChildren, [](Coverage& account) { account.children = account.children_with_gaps = 1; }},
       {Gap::kGraphs, [](Coverage& account) { account.compiled = 1; }},
@@ -93,6 +95,7 @@ TEST_CASE("unseen work that cannot matter turns no verdict", "[coverage]") {
   const std::vector<std::function<void(Coverage&)>> harmless{
       [](Coverage& account) { account.loaders = account.children = 4; },
       [](Coverage& account) { account.threads = 1, account.thread_calls = 9; },  // on the host
+      [](Coverage& account) { account.native_calls = 9; },
       [](Coverage& account) {
         account.devices = {{"sim", 1}, {"cpu", 90}};
       },

@@ -22,6 +22,7 @@ import op_tools.sim_device as sim
 from op_tools.__main__ import main
 from op_tools._base.own_command import op_tools_line
 from op_tools._runs import compare_runs, comparison
+from op_tools._runs.capture_commands import list_of_calls, next_commands
 
 LEVELS = ["torch", "aten"]
 
@@ -260,6 +261,18 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
     (wrong,) = [row for row in rows if row["b"] == "differs"]
     assert (wrong["op"], wrong["a"], wrong["random"], wrong["arguments"]) == ("aten::relu", "agrees", False, "")
     assert wrong["tensors"] == 1
+
+
+def test_a_listed_call_that_was_not_captured_is_not_judged(tmp_path, capsys):
+    for side in "ab":
+        captured(tmp_path / side, level="aten", device="sim")
+    captures = [tmp_path / side / "capture" for side in "ab"]
+    assert main(["compare", "--confirm", *map(str, captures)]) == 0
+    count = len(op_tools._runs.judged_captures.captured_calls(captures[0]))
+    list_of_calls(captures[0]).write_text("".join(f"{number}\n" for number in range(count + 1)))
+    capsys.readouterr()
+    assert main(["compare", "--confirm", *map(str, captures)]) == 2
+    assert f"1 of the {count + 1} calls in" in capsys.readouterr().out
 
 
 def test_a_damaged_call_hides_no_wrong_operator(tmp_path, capsys):
@@ -536,6 +549,23 @@ def test_statuses_and_records(tmp_path, capsys, monkeypatch):
     assert main(["compare", a, b, "--format", "msprobe"]) == 64
     assert main(["compare", a, b, wrong, "--csv", str(sheet)]) == 64
     assert main(["compare", a, b, "--rules", "rules.txt"]) == 64
+
+
+def test_the_next_look_at_a_compiled_graph_is_at_its_operators(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def compiled(scale):
+        def run():
+            torch._dynamo.reset()
+            backend = lambda graph, _: lambda *inputs: [scale * graph(*inputs)[0]]  # noqa: E731
+            torch.compile(lambda x: x.sin() * 2, backend=backend)(torch.ones(4))
+
+        return run
+
+    rank = compared(*(recorded(tmp_path / str(scale), compiled(scale)) for scale in (1.0, 1.5)))
+    assert rank.first.op.startswith("torch.compile.")
+    commands = next_commands(rank)
+    assert len(commands) == 2 and all("--autocompare" in one and "--compiled check" in one for one in commands)
 
 
 def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path):

@@ -86,6 +86,8 @@ def test_the_three_verdicts_have_three_statuses():
         {"compiled": 1},
         {"threads": 1, "thread_calls": 1, "thread_calls_on_device": 1},
         {"threads": 1, "thread_calls": 100},
+        {"native_calls": 1, "native_calls_on_device": 1},
+        {"native_calls": 100},
         {"judged": 3, "not_judged": {"random": 4}},
         {"accelerator": "sim", "devices": {"cpu": 9}},
         {"accelerator": "sim", "on_device": False},

@@ -76,6 +76,20 @@ def test_a_program_that_waits_forever_is_found_with_its_line(tmp_path):
     assert answer["asked"][0]["commands"][0].startswith("timeout ")
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_call_that_the_cpu_refuses_too_is_no_lack_of_the_device(device, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport op_tools.sim_device\nprint('loss 1', flush=True)\n"
+        f"(torch.ones(3, device='{device}') + 1).sum()\n"
+        f"torch.histc(torch.ones(4, dtype=torch.int32, device='{device}'))\n"
+    )
+    command = ["-m", "op_tools", "diagnose", "--", "train.py"]
+    done = launched(*command, cwd=tmp_path, check=False, timeout=200, PATH=PLAIN_PATH)
+    answer = answer_in(tmp_path)
+    assert answer["cause"] == Cause.PROGRAM_RAISES.value, done.stdout + done.stderr
+    assert "--fallback" not in done.stdout
+
+
 # --- The order ----------------------------------------------------------------------------------------------------------
 
 

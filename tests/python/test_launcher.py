@@ -253,6 +253,7 @@ def test_wrong_usage_is_said(op_tools_command, tmp_path):
         (("--autocompare", "--modules", "("), "modules=: '('"),
         (("--capture", "--max-calls", "0"), "max_calls=: '0' is not allowed; give an integer of at least 1"),
         (("--stop", "--capture"), "--stop needs --against"),
+        (("--autocompare", "--all-threads"), "works at the aten level only"),
         (("--capture", "--config", "missing.toml"), "missing.toml"),
         (("--capture", "--only-calls", "missing"), "missing"),
     ):

@@ -106,9 +106,67 @@ def test_threads_that_work_for_an_unseen_one_are_that_one(tmp_path):
     assert tool.result().verdict is Verdict.NOT_JUDGED
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_operators_past_the_torch_level_are_counted(device, tmp_path):
+    with op_tools.OpOverflowCheck(output_dir=tmp_path) as tool:
+        work("sim", 3)
+        with torch.overrides._pop_mode_temporarily():  # as in a function of C++ code
+            work(device)
+    account = tool.coverage()
+    assert OPERATORS / 4 < account.native_calls < OPERATORS * 4
+    assert (account.native_calls_on_device > 0) == (device == "sim")
+    assert tool.result().verdict is Verdict.NOT_JUDGED
+    assert "level aten sees them" in " ".join(account.lines())
+
+
+def test_level_aten_sees_the_operators_that_level_torch_does_not(tmp_path):
+    with (
+        op_tools.OpOverflowCheck(output_dir=tmp_path, level="aten") as tool,
+        op_tools.OpOverflowCheck(output_dir=tmp_path) as beside,
+    ):
+        work("sim", 3)
+        with torch.overrides._pop_mode_temporarily():
+            work("sim")
+    assert tool.coverage().native_calls == 0 and tool.coverage().seen > OPERATORS
+    assert tool.result().verdict is Verdict.AGREES
+    assert beside.coverage().native_calls > 0
+
+
+def test_operators_of_a_training_are_none_of_cpp_code(tmp_path):
+    torch.manual_seed(0)
+    with op_tools.OpOverflowCheck(output_dir=tmp_path) as tool:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)).to("sim")
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(100):
+            torch.autograd.backward(model(torch.randn(3, 4, device="sim")).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+        model.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert tool.coverage().native_calls == 0 and tool.coverage().seen > OPERATORS
+    assert tool.result().verdict is Verdict.AGREES
+
+
 def opaque(graph, _):
     """A compiler into which no tool looks."""
     return lambda *inputs: graph(*inputs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of modules that Inductor imports
+def test_a_graph_that_inductor_compiled_by_itself_is_a_compiled_graph(tmp_path):
+    def function(x):
+        return torch.sigmoid(x) * 2 + x
+
+    x = torch.ones(4)
+    compiled = torch._inductor.compile(torch.fx.symbolic_trace(function), [x])
+    for level in ("torch", "aten"):
+        with op_tools.OpOverflowCheck(output_dir=tmp_path, level=level) as tool:
+            work(operators=20)
+            assert tool.coverage().compiled == 0
+            for _ in range(3):
+                compiled(x)
+        assert tool.coverage().compiled == 1
+        assert tool.result().verdict is Verdict.NOT_JUDGED
 
 
 def test_a_function_that_was_compiled_before_counts_once(tmp_path):
