@@ -27,8 +27,10 @@ constexpr size_t page_aligned(size_t bytes) {
 // store to a part without blocks would end the program with SIGBUS.
 bool has_room(int descriptor, size_t at, size_t bytes) {
   const int problem = ::posix_fallocate(descriptor, static_cast<off_t>(at), static_cast<off_t>(bytes));
-  if (problem) errno = problem;
-  return problem == 0;
+  if (problem == 0) return true;
+  static_cast<void>(!::ftruncate(descriptor, static_cast<off_t>(at)));  // of blocks that were there, the file has none
+  errno = problem;
+  return false;
 }
 
 thread_local std::vector<std::unique_ptr<BlackBoxFile::Thread>> tl_threads;  // of this thread, an entry per file

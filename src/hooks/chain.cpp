@@ -212,6 +212,10 @@ Unobserved::~Unobserved() {
   g_unobserved.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool Unobserved::is_on() {
+  return g_unobserved.load(std::memory_order_relaxed) != 0 && tl_unobserved != 0;
+}
+
 Chain::Chain(std::vector<std::shared_ptr<ActiveHook>> hooks)
     : number(next_number()), hooks_(std::move(hooks)), op_masks_(std::make_unique<std::atomic<uint64_t>[]>(kOpSlots)) {
   for (size_t i = 0; i < hooks_.size(); ++i) {
@@ -514,7 +518,7 @@ void Chain::look_for_device_tensor(uint32_t asking, OpCall& call) const noexcept
 }
 
 void Chain::run(uint32_t mask, OpCall& call) const {
-  if (g_unobserved.load(std::memory_order_relaxed) != 0 && tl_unobserved != 0) {
+  if (Unobserved::is_on()) {
     mask &= executors_;
     if (mask == 0) return call.frame().proceed();
   }

@@ -62,6 +62,8 @@ class OP_TOOLS_API Unobserved {
   ~Unobserved();
   Unobserved(const Unobserved&) = delete;
   Unobserved& operator=(const Unobserved&) = delete;
+
+  static bool is_on();  // in this thread
 };
 
 class OP_TOOLS_API Chain : public std::enable_shared_from_this<Chain> {

@@ -4,6 +4,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -19,11 +20,13 @@
 
 #include "base/fork_guard.h"
 #include "hooks/backward_pass.h"
+#include "hooks/chain.h"
 #include "hooks/current_chain.h"
 #include "hooks/op_traits.h"
 #include "hooks/python_arguments.h"
 #include "hooks/written_inputs.h"
 #include "tensor/dispatch_keys.h"
+#include "tensor/plain_tensor.h"
 
 namespace op_tools {
 
@@ -170,29 +173,38 @@ std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call) {
 
 // torch's own C++ code runs these for Python's objects: for a storage that is saved, for the parameters of a model that
 // ranks share.
-constexpr std::string_view kCopies = "copy_ _foreach_copy_ clone contiguous cat fill_ zero_";
+constexpr std::string_view kCopies =
+    "copy_ _copy_from _copy_from_and_resize _foreach_copy_ clone contiguous cat fill_ zero_ detach_";
 
-// An operator that makes elements of elements.
+// An operator that makes elements of elements. Not in a compiler's trace, and no collective, whose function is seen.
 bool computes(const at::RecordFunction& call) {
-  const std::string_view base = base_name(call.name());
-  const bool takes_tensors = std::any_of(call.inputs().begin(), call.inputs().end(), [](const c10::IValue& input) {
-    return input.isTensor() || input.isTensorList();
-  });
-  bool copies = is_metadata_op(call.name());
+  const std::string_view name = call.name(), base = base_name(name);
+  bool takes_tensors = false, is_left_out = is_metadata_op(name) || name.starts_with("c10d::");
+  const auto look = [&](const at::Tensor& tensor) {
+    takes_tensors = true;
+    is_left_out = is_left_out || (tensor.defined() && is_of_trace(tensor));
+  };
+  for (const c10::IValue& input : call.inputs()) {
+    if (input.isTensor()) look(input.toTensor());
+    if (!input.isTensorList()) continue;
+    for (const at::Tensor& tensor : input.toTensorVector()) look(tensor);
+  }
   for (const OpTrait trait : {OpTrait::kMoves, OpTrait::kReadsValue, OpTrait::kGivesData, OpTrait::kLikeFactory,
                               OpTrait::kChangesMemory, OpTrait::kUninitializedResult}) {
-    copies = copies || has_trait(base, trait);
+    is_left_out = is_left_out || has_trait(base, trait);
   }
-  each_word(kCopies, [&](std::string_view name) { copies = copies || name == base; });
+  each_word(kCopies, [&](std::string_view copy) { is_left_out = is_left_out || copy == base; });
   const auto schema = call.operator_schema();
-  return takes_tensors && !copies && schema && !gives_views(*schema);
+  return takes_tensors && !is_left_out && schema && !gives_views(*schema);
 }
 
 std::unique_ptr<at::ObserverContext> count_sample(const at::RecordFunction& call) {
   if (!Watches::any() || tl_never_counts) return nullptr;
   if (follows_scopes()) {
-    if (is_outside_torch_functions() && !is_in_backward() &&
-        !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) && computes(call)) {
+    const bool is_ours = c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey) || Unobserved::is_on();
+    // Under a mode of the dispatcher compilers trace: their functions may be on tensors that show no sign of it.
+    const bool is_traced = c10::impl::TorchDispatchModeTLS::any_modes_set();
+    if (!is_ours && !is_traced && is_outside_torch_functions() && !is_in_backward() && computes(call)) {
       Watches::get().note_native(UnseenCalls::kOneOf, on_device(call));
     }
     return nullptr;
