@@ -28,6 +28,7 @@
 #include "compare/metrics/tolerance.h"
 #include "compare/rerun/unwritten_fill.h"
 #include "device_names.h"
+#include "exit_status.h"
 #include "graph_nodes.h"
 #include "hooks/chain.h"
 #include "hooks/interceptor.h"
@@ -280,6 +281,7 @@ PYBIND11_MODULE(_C, module) {
   bind_host(module);
   see_inside_python_handlers();
   init_termination(module);
+  init_exit_status(module);
   bind_coverage(module);
   bind_hook(module);
   bind_replay(module);

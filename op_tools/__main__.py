@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.excepthook(type(error), error, error.__traceback__)  # as Python does, with status 1: "they differ"
             return 2
         sys.stderr.write(f"op-tools: {visible(str(error))}\n")
-        return 2
+        return int(getattr(error, "exit_status", 2))  # wrong variables are wrong usage
 
 
 def _give_up_output() -> None:

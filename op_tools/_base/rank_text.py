@@ -1,11 +1,12 @@
-"""Ranks in a text."""
+"""Ranks in a text, and those that are absent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import pairwise
 
 _RANGES = 8
+_MOST_RANKS = 100_000  # a number beyond comes from a damaged file
 
 
 def lines_of_ranks(texts: Iterable[tuple[int, str]], *, fewest_first: bool = False) -> list[str]:
@@ -42,3 +43,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
     if len(ranges) > _RANGES:
         texts.append(f"... ({len(numbers)} ranks)")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(texts)}" if texts else ""
+
+
+def absent_ranks(ranks: Set[int], count: int) -> set[int]:
+    """Of the first `count` ranks those that are not among `ranks`."""
+    return {*range(min(count, _MOST_RANKS))} - ranks

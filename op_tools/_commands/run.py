@@ -53,7 +53,9 @@ def _integers(text: str) -> list[int]:
             last = int(end) if colon else first + 1
         except ValueError:
             first, last = 0, 0
-        if not 0 < last - first <= _MOST_STEPS:
+        if last - first > _MOST_STEPS:
+            raise argparse.ArgumentTypeError(f"'{text}' is not allowed; a range has at most {_MOST_STEPS:,} steps")
+        if last <= first:
             raise argparse.ArgumentTypeError(
                 f"'{text}' is not allowed; give integers, as 0,5; a range without its end, as 3:6; or the first of all, as first:3"
             )

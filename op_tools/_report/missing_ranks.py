@@ -6,19 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from .._base.rank_text import ranks_text
+from .._base.rank_text import absent_ranks, ranks_text
 from .._base.verdict import Verdict, worst
 from .part import Part, run_folder
-
-_MOST_RANKS = 100_000
-"""A number beyond comes from a damaged file."""
 
 
 def missing_ranks(run: Path, ranks: Set[int], count: int = 0) -> set[int]:
     """Of a run's folder, some of whose ranks have results: those below the largest, below the `count` that was launched, and those
     that have a folder, without results."""
     begun = {int(path.name) for path in run.iterdir() if path.name.isdecimal()} if run.is_dir() else set()
-    return {*range(min(max(*ranks, count), _MOST_RANKS)), *begun} - ranks
+    return absent_ranks(ranks, max(*ranks, count)) | begun - ranks
 
 
 def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:

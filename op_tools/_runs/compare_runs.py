@@ -19,7 +19,7 @@ from .._base.core import (
     read_recording_header,
 )
 from .._base.data_file import read_data
-from .._base.rank_text import ranks_text
+from .._base.rank_text import absent_ranks, ranks_text
 from .._tools.record import Recording, holds_recordings
 from .._torch.rank_shares import Ranks
 from ..formats import format_of
@@ -28,7 +28,7 @@ from .foreign_recording import rows_of_dump
 from .judged_captures import judged_by_values
 
 # Of a header: entries that differ from run to run anyway, or are shown elsewhere.
-_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture", ACCOUNT)
+_OF_THE_RUN = ("pid", "time", "argv", "folder", "rank", "host", "format", "start", "capture", "child", ACCOUNT)
 
 PathOrRecording = str | os.PathLike[str] | Recording
 Fusions = Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -72,7 +72,8 @@ class FoundRun(dict[int, Callable[[], core.Recording]]):
 
     folder = ""
     absent: frozenset[int] = frozenset()
-    """Ranks that have no file in the folder, by the world size that the others noted; of files that the user named none."""
+    """Ranks that have no file in the folder, though the world size that the others noted, or a higher rank, asks for it; of files that
+    the user named none."""
 
     def missing(self, besides: Collection[int] = ()) -> list[str]:
         """A sentence on the absent ranks; empty where there are none, `besides` others that are named already."""
@@ -80,14 +81,13 @@ class FoundRun(dict[int, Callable[[], core.Recording]]):
         return [f"{ranks}: no file in {self.folder}"] if ranks else []
 
 
-def _absent_ranks(run: str | os.PathLike[str], paths: dict[int, str], world_size: int) -> frozenset[int]:
-    is_named = Path(run).is_file() or list(paths.values()) == [os.fspath(run)]
-    return frozenset() if is_named or max(paths) >= world_size else frozenset(range(world_size)) - paths.keys()
-
-
-def _world_size(header: Any) -> int:
-    size = header.get("world_size", 1) if isinstance(header, dict) else 1
-    return size if isinstance(size, int) else 1
+def _ranks_below(header: Any) -> int:
+    """How many ranks the launch of this process had, at the least. A child of multiprocessing has a number that says nothing of others:
+    a process without calls has no file."""
+    facts = header if isinstance(header, dict) else {}
+    size = facts.get("world_size")
+    known = size if isinstance(size, int) and size > 1 else 0
+    return known if facts.get("child") else max(known, rank_of(facts) + 1)
 
 
 def find_run(run: PathOrRecording) -> FoundRun:
@@ -103,15 +103,17 @@ def find_run(run: PathOrRecording) -> FoundRun:
     if not _is_recording(run):
         return FoundRun({rank: partial(_recording_of_rows, rows) for rank, rows in rows_of_dump(run).items()})
     paths: dict[int, str] = {}
-    world_size = 1
+    launched = 0
     for path in find_recordings(os.fspath(run)):
         header = read_recording_header(path)
-        rank, world_size = rank_of(header), max(world_size, _world_size(header))
+        rank, launched = rank_of(header), max(launched, _ranks_below(header))
         if rank in paths:
             raise Error(f"{os.fspath(run)!s}: {paths[rank]} and {path} are both of rank {rank}; give one of the files")
         paths[rank] = path
     readers = FoundRun({rank: partial(_recording_of, path) for rank, path in paths.items()})
-    readers.folder, readers.absent = os.fspath(run), _absent_ranks(run, paths, world_size)
+    readers.folder = os.fspath(run)
+    if not Path(run).is_file() and list(paths.values()) != [readers.folder]:
+        readers.absent = frozenset(absent_ranks(paths.keys(), launched))
     return readers
 
 

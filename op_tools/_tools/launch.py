@@ -20,7 +20,7 @@ from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base import core
 from .._base.account import write_account
 from .._base.config_file import Config, checked_switch, switched, without_variables
-from .._base.core import Error, log_warn
+from .._base.core import Error, log_warn, want_exit_status, watch_exit_status
 from .._base.error_text import one_line
 from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
@@ -32,6 +32,7 @@ from .tool_group import Together
 from .training_steps import mark_steps
 
 _VARIABLE = "OP_TOOLS"
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _ALLOW_UNSEEN = "OP_TOOLS_ALLOW_UNSEEN"
 ACCOUNT_VARIABLE = "OP_TOOLS_ACCOUNT"
 """Where each process that imports torch makes a file (with its number behind), for who started the program with tools."""
@@ -194,10 +195,22 @@ def _refused_now() -> list[str]:
     return refused
 
 
+def _is_launcher() -> bool:
+    """The program of this process starts the ranks, and computes nothing. A tool would call it rank 0, and its status is that of the
+    ranks. A process that it starts by multiprocessing has its sys.argv, but not its sys.orig_argv."""
+    words, program = sys.orig_argv, Path(sys.argv[0])
+    if sys.argv[0] == "-m":  # so while Python imports the package of the module
+        return words[words.index("-m") + 1] in _LAUNCHERS if "-m" in words[:-1] else False
+    if sys.argv[0] not in words:
+        return False
+    is_module = program.suffix == ".py" and ".".join(program.absolute().with_suffix("").parts[-3:]) in _LAUNCHERS
+    return is_module or program.name == "torchrun" or (program.name == "accelerate" and sys.argv[1:2] == ["launch"])
+
+
 def start_from_environment() -> None:
-    """Starts the tools that OP_TOOLS names, for the rest of the process. A mistake in it is reported, and nothing starts:
-    the program belongs to a user who may not know of op_tools."""
-    words = words_of_environment() or words_of_dipu()
+    """Starts the tools that OP_TOOLS names, for the rest of the process; not in a launcher, whose processes have them. A mistake in it
+    is reported, and nothing starts: the program belongs to a user who may not know of op_tools."""
+    words = [] if _is_launcher() else words_of_environment() or words_of_dipu()
     try:
         import_from_environment()
         if os.environ.get("OP_TOOLS_AS_CUDA") and not switched("DITORCH_DISABLE_MOCK"):
@@ -205,20 +218,23 @@ def start_from_environment() -> None:
         tools = make_tools(words)
         failing = [word for word in FAIL_ON if checked_switch(_fail_variable(word))]
         checked_switch(_ALLOW_UNSEEN)
+        if failing:
+            watch_exit_status()
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
         if account := os.environ.get(ACCOUNT_VARIABLE):
             atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
-        for word in failing:
-            atexit.register(_fail_if_wrong, tools, word)
+        if failing:
+            atexit.register(_fail_if_wrong, tools, failing)
     except Error as error:
         log_warn(f"no tool was started: {error}")
         # A wrong value was to switch it on, too.
         if words and any(
             os.environ.get(name, "").strip() and switched(name) is not False for name in map(_fail_variable, FAIL_ON)
         ):
-            atexit.register(_end_with, status_of(Verdict.NOT_JUDGED))
+            watch_exit_status()
+            atexit.register(want_exit_status, status_of(Verdict.NOT_JUDGED))
 
 
 def _fail_variable(word: str) -> str:
@@ -287,21 +303,14 @@ def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False, fail_on
     return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
 
 
-def _fail_if_wrong(tools: Sequence[Tool], fail_on: str) -> None:
-    """At exit, where a program has no status to be changed any more."""
+def _fail_if_wrong(tools: Sequence[Tool], failing: Sequence[str]) -> None:
+    """At exit, where the program's own status, which comes first, is not known yet."""
     try:
         stop_all()
-        status = status_of_tools(tools, allow_unseen=bool(switched(_ALLOW_UNSEEN)), fail_on=fail_on)
+        allow_unseen = bool(switched(_ALLOW_UNSEEN))
+        statuses = [status_of_tools(tools, allow_unseen=allow_unseen, fail_on=word) for word in failing]
+        status = min(filter(None, statuses), default=0)  # 1: something is wrong
     except Exception as error:  # Python would print it, and end with status 0
         log_warn(f"NOT JUDGED: {one_line(error)}")
         status = status_of(Verdict.NOT_JUDGED)
-    if status:
-        _end_with(status)
-
-
-def _end_with(status: int) -> None:
-    """At exit."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the program closed it: Python would print that, and end with status 0
-            stream.flush()
-    os._exit(status)
+    want_exit_status(status)

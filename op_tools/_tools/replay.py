@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .._base.core import run_op_from_data
+from .._base.core import Error, run_op_from_data
+from .._base.error_text import one_line, printable
 from .._base.remote_files import is_url, local_path
 from .._torch.backends import import_backends, modules_of
 from .._torch.python_functions import find
@@ -45,7 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 all ran and agree, 1 some differ, 2 some could not be run or read, or most have no verdict, 64 wrong usage.
     """
-    command_line = [_local_word(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    try:
+        return _replay(sys.argv[1:] if arguments is None else arguments)
+    except (Error, OSError) as error:  # Python would end with status 1: some differ
+        sys.stderr.write(f"run_op_from_data: {printable(one_line(error))}\n")
+        return int(getattr(error, "exit_status", 2))
+
+
+def _replay(arguments: Sequence[str]) -> int:
+    """As main()."""
+    command_line = [_local_word(word) for word in arguments]
     if "--load" not in command_line:
         import_backends(modules_of(_named_device(command_line), []))
     graphs = {name: graph.operators() for word in command_line for name, graph in _graphs_in(word).items()}

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import math
 import os
 import pickle
 import shutil
@@ -45,7 +47,15 @@ _FIRST_OWN_STEP = (
     4_294_967_280  # Slurm's numbers of steps that srun did not start: a batch script, an interactive shell
 )
 _SHARE = "OP_TOOLS_SHARE"
+_WRONG_USAGE = 64
+_MOST_DIGITS = 7  # of a number of processes
 _inside = False  # a command that another command calls is not shared again
+
+
+class LaunchError(Error):
+    """A variable of the launch that is not allowed: nothing has run."""
+
+    exit_status = _WRONG_USAGE
 
 
 @dataclass(frozen=True)
@@ -60,37 +70,75 @@ class Launch:
     """In which they meet; "": the command says where."""
 
 
+def _process_number(name: str, text: str) -> int:
+    """Of a variable."""
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise LaunchError(f"{name}={text}: is no number of a process, or of processes")
+    return int(text)
+
+
+def _number_of(name: str, without: int) -> int:
+    """Of a variable, which may be missing."""
+    return _process_number(name, os.environ.get(name) or str(without))
+
+
+def _launch(variable: str, number: int, count: int, name: str, folder: str = "") -> Launch:
+    """Processes are counted from 0; the variable has the number."""
+    if number >= count:
+        raise LaunchError(f"{variable}: there is no process {number} of {count}, which are counted from 0")
+    return Launch(number, count, name, folder)
+
+
 def launch_of_this_process() -> Launch | None:
     """None: this process works alone, or shares its work already.
 
     Raises:
-        op_tools.Error: torchrun gave its processes on several machines no name.
+        LaunchError: a variable of the launcher is wrong, or torchrun gave its processes on several machines no name.
     """
     variables = os.environ
     if _inside:
         return None
     if share := variables.get(_SHARE):
-        number, of_all, folder = share.split("/", 2)
-        return Launch(int(number), int(of_all), "jobs", folder)
-    if "TORCHELASTIC_RUN_ID" in variables and (count := int(variables.get("WORLD_SIZE", "1"))) > 1:
+        number, _, rest = share.partition("/")
+        of_all, _, folder = rest.partition("/")
+        return _launch(_SHARE, _process_number(_SHARE, number), _process_number(_SHARE, of_all), "jobs", folder)
+    if "TORCHELASTIC_RUN_ID" in variables and (count := _number_of("WORLD_SIZE", 1)) > 1:
         run = variables["TORCHELASTIC_RUN_ID"]
         if variables.get("LOCAL_WORLD_SIZE") == str(count):
             run += f"-{os.getppid()}"  # all have the same parent
         elif run == "none":
-            raise Error("torchrun on several machines: give it --rdzv-id NAME, by which its processes find each other")
+            raise LaunchError(
+                "torchrun on several machines: give it --rdzv-id NAME, by which its processes find each other"
+            )
         name = f"{run}-{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        return Launch(int(variables.get("RANK", "0")), count, name)
+        return _launch("RANK", _number_of("RANK", 0), count, name)
     step = variables.get("SLURM_STEP_ID", "")
     if step.isdecimal() and int(step) < _FIRST_OWN_STEP:
-        count = int(variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS") or 1)
+        count = _number_of("SLURM_STEP_NUM_TASKS", 0) or _number_of("SLURM_NTASKS", 1)
         name = f"{variables.get('SLURM_JOB_ID', '')}-{step}"
-        return Launch(int(variables.get("SLURM_PROCID", "0")), count, name) if count > 1 else None
+        return _launch("SLURM_PROCID", _number_of("SLURM_PROCID", 0), count, name) if count > 1 else None
     return None
 
 
 def local_rank() -> int:
     """Of this process among those of its machine: the number of its device."""
-    return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+    return _number_of("LOCAL_RANK" if os.environ.get("LOCAL_RANK") else "SLURM_LOCALID", 0)
+
+
+def _timeout() -> float:
+    """Seconds without a sign of life.
+
+    Raises:
+        LaunchError: OP_TOOLS_SHARE_TIMEOUT is wrong.
+    """
+    text = os.environ.get("OP_TOOLS_SHARE_TIMEOUT", "")
+    try:
+        seconds = float(text or _TIMEOUT)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:  # false of nan, too
+        raise LaunchError(f"OP_TOOLS_SHARE_TIMEOUT={text}: is no number of seconds above 0")
+    return seconds
 
 
 def is_shared(arguments: Sequence[str]) -> bool:
@@ -161,6 +209,7 @@ class Ranks:
         self, number: int = 0, count: int = 1, folder: Path = Path(), children: Sequence[subprocess.Popen[bytes]] = ()
     ) -> None:
         self.number, self.count = number, count
+        self._timeout = _timeout() if count > 1 else 0.0
         self._folder = folder
         self._children = children
         self._round = 0
@@ -169,16 +218,7 @@ class Ranks:
         self._name = uuid.uuid4().hex  # in this process's parts, and in the answers that were made of them
         self._names: list[str] = []
         self.missing: list[str] = []
-        """On the first process: why parts are missing."""
-
-    @property
-    def timeout(self) -> float:
-        """Seconds."""
-        text = os.environ.get("OP_TOOLS_SHARE_TIMEOUT", "")
-        try:
-            return float(text or _TIMEOUT)
-        except ValueError:
-            raise Error(f"OP_TOOLS_SHARE_TIMEOUT={text}: is no number of seconds") from None
+        """On the first process: why parts are missing, by their numbers."""
 
     def begin(self) -> None:
         """Before the work: the first process names the launch; another takes back what an earlier launch left of it."""
@@ -197,6 +237,7 @@ class Ranks:
             return None
         watches = {number: _Watch(self._folder / f"alive-{number}") for number in range(1, self.count)}
         parts: list[Any] = [mine, *([None] * (self.count - 1))]
+        absent: dict[int, str] = {}
         while watches:
             for number, watch in list(watches.items()):
                 content = self._content(f"part-{self._round}-{number}", self._token)
@@ -204,11 +245,12 @@ class Ranks:
                     name, parts[number] = pickle.loads(content)
                     self._names.append(name)
                 elif why := self._why_missing(number, watch):
-                    self.missing.append(f"process {number} of {self.count} gave no part: {why}")
+                    absent[number] = f"process {number} of {self.count} gave no part: {why}"
                 else:
                     continue
                 del watches[number]
             time.sleep(_LOOK)
+        self.missing += [why for _, why in sorted(absent.items())]
         return parts
 
     def _why_missing(self, number: int, watch: _Watch) -> str:
@@ -218,8 +260,8 @@ class Ranks:
             if self._content(f"part-{self._round}-{number}", self._token) is not None:
                 return ""
             return f"it ended with status {status}"
-        if watch.silence() > self.timeout:
-            return f"no sign of life for {self.timeout:g} s (OP_TOOLS_SHARE_TIMEOUT)"
+        if watch.silence() > self._timeout:
+            return f"no sign of life for {self._timeout:g} s (OP_TOOLS_SHARE_TIMEOUT)"
         return ""
 
     def _content(self, name: str, token: bytes) -> bytes | None:
@@ -253,8 +295,8 @@ class Ranks:
                 _put_file(self._folder / f"part-{self._round}-{self.number}", token + self._mine)
             if (failed := self._content("failed-0", self._token)) is not None:
                 raise Error(f"the first process failed: {failed.decode(errors='replace')}")
-            if watch.silence() > self.timeout:
-                raise Error(f"the first process showed no sign of life for {self.timeout:g} s, in {self._folder}")
+            if watch.silence() > self._timeout:
+                raise Error(f"the first process showed no sign of life for {self._timeout:g} s, in {self._folder}")
             time.sleep(_LOOK)
 
     def fail(self, error: BaseException) -> None:
@@ -313,13 +355,14 @@ def ranks(place: str | os.PathLike[str] = "", jobs: int = 1, words: Sequence[str
         words: the command of op-tools that these run.
 
     Raises:
-        op_tools.Error: they cannot meet.
+        op_tools.Error: they cannot meet; LaunchError: a variable of the launch is wrong.
     """
     global _inside
     launch = launch_of_this_process()
     if launch is None and (jobs <= 1 or _inside):
         yield Ranks()
         return
+    _timeout()  # a wrong value is refused before anything runs
     children: list[subprocess.Popen[bytes]] = []
     if launch is None:
         folder = Path(tempfile.mkdtemp(prefix="op_tools_share_"))
@@ -383,17 +426,26 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
         return group.agreed(status)
 
 
+def _empty_part(first: bytes, number: int, count: int, why: str) -> bytes:
+    """The report of a process that gave none: a problem in place of its calls, so that the others' say what they found."""
+    settings = json.loads(first)["summary"]
+    calls = settings["shard"][2]
+    problem = f"part {number}/{count}, {len(range(number, calls, count))} of {calls} calls: {why}"
+    summary = {**settings, "left_out": 0, "seconds": 0, "shard": [number, count, calls]}
+    return json.dumps({"summary": summary, "problems": [problem], "calls": []}).encode()
+
+
 def _told(parts: list[Any], missing: Sequence[str], folder: Path, options: argparse.Namespace, find: Find) -> int:
-    if missing:
-        sys.stderr.write("".join(f"run_op_from_data: NOT JUDGED: {text}\n" for text in missing))
-        return 2
-    failed: list[int] = [status for status, content in parts if content is None]
+    sys.stderr.write("".join(f"run_op_from_data: NOT JUDGED: {text}\n" for text in missing))
+    failed: list[int] = [part[0] for part in parts if part is not None and part[1] is None]
     if failed:
         return failed[0]  # wrong usage: each process has printed its error
+    reports = [b"" if part is None else zlib.decompress(part[1]) for part in parts]
+    why = iter(missing)
     files = []
-    for number, (_, content) in enumerate(parts):
+    for number, report in enumerate(reports):
         files.append(folder / f"part-{number}.json")
-        files[-1].write_bytes(zlib.decompress(content))
+        files[-1].write_bytes(report or _empty_part(reports[0], number, len(parts), next(why)))
     more = [
         argument
         for name in ("json", "compare")

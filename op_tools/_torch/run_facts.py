@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import shlex
@@ -149,6 +150,8 @@ def program_facts() -> dict[str, Any]:
     distributed = torch.distributed
     in_group = distributed.is_available() and distributed.is_initialized()
     facts["world_size"] = distributed.get_world_size() if in_group else launched_ranks()
+    if not in_group and multiprocessing.parent_process() is not None:
+        facts["child"] = True  # its rank is its number among the processes that its parent started
     facts["devices"] = _devices()
     facts["tf32"] = {
         "matmul": torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else False,

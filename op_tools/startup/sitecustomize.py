@@ -57,11 +57,11 @@ def _say_not_started(error: BaseException) -> None:
 
 
 def _end_as_not_judged() -> None:
-    """At exit. Status 0 would say that the tools found nothing wrong."""
+    """At exit. Status 0 would say that the tools found nothing wrong; the core, which could keep the program's own, is not there."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or there is none
             stream.flush()
-    os._exit(2)
+    os._exit(1 if hasattr(sys, "last_type") else 2)  # as Python does where an exception ended the program
 
 
 class _Imports:

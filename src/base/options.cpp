@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <mutex>
 #include <optional>
 
 #include "base/disk_time.h"
+#include "base/log.h"
 #include "base/op_filter.h"
 #include "base/read_options.h"
 #include "base/run_folder.h"
@@ -37,6 +39,20 @@ const LauncherVariables& launcher() {
 std::optional<int64_t> number_of_variable(const char* name) {
   const auto value = environment(name);
   return value ? std::optional(number_from(name, *value, 0, kMaxNumber)) : std::nullopt;
+}
+
+void check_launcher() {
+  const int64_t ranks = launched_ranks();
+  if (known_rank.load(std::memory_order_relaxed) >= 0) return;  // the variable of the rank is not asked
+  const int64_t rank = distributed_rank();
+  const LauncherVariables& variables = launcher();
+  if (rank < ranks || !environment(variables.ranks)) return;
+  // They were set by hand, and the files will say that ranks are missing. Once: each tool comes here.
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    log::warn(std::string(variables.rank) + "=" + std::to_string(rank) + " contradicts " + variables.ranks + "=" +
+              std::to_string(ranks) + ": ranks are counted from 0");
+  });
 }
 
 }  // namespace
@@ -97,6 +113,7 @@ void ToolOptions::resolve_all() {
   // So that a wrong value is reported here and not in the middle of a run.
   compat_ditorch();
   disk_silence();
+  check_launcher();
   most_gigabytes_of_rows();
 }
 

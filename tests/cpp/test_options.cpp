@@ -303,6 +303,8 @@ TEST_CASE("The rank is RANK until set_rank() says otherwise", "[options]") {
     CHECK_THAT(error_of([] { op_tools::distributed_rank(); }),
                Equals("RANK: '" + std::string(value) + "' is not allowed; give an integer of at least 0"));
   }
+  CHECK_THAT(error_with("WORLD_SIZE", "many"), Catch::StartsWith("WORLD_SIZE: 'many' is not allowed"));
+  CHECK_THAT(error_with("OP_CAPTURE_MAX_GB", "1"), Catch::StartsWith("RANK: '1.0' is not allowed"));
   rank.set(nullptr);
   // Of launchers that do not set RANK. mpirun inside a batch script of Slurm finds that script's variables.
   const ScopedVariable of_script("SLURM_PROCID", "0"), step("SLURM_STEP_NUM_TASKS", "64");

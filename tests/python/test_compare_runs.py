@@ -5,6 +5,7 @@ import copy
 import csv
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import zipfile
@@ -446,7 +447,10 @@ def test_a_rank_of_a_folder_that_has_no_file_is_named(tmp_path, monkeypatch, cap
         return str(tmp_path / name)
 
     single, lost, first = record("single", 0, world_size=1), record("lost", 0, 2), record("first", 0)
-    whole, without_size = record("whole", 0, 1, 2), record("without_size", 0, 3, world_size=1)
+    whole, without_size = record("whole", 0, 1, 2), record("without_size", 0, 3, world_size="")
+    contradicting = record("contradicting", 0, 3, world_size=2)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    children = record("children", 1, 3, world_size="")  # of which those without calls have no files, as their parent
     file, other = (str(path) for path in sorted(Path(lost).iterdir()))
 
     def said(*runs):
@@ -461,8 +465,10 @@ def test_a_rank_of_a_folder_that_has_no_file_is_named(tmp_path, monkeypatch, cap
     assert said(lost, lost)[1] == {f"rank 1: no file in {lost}"}
     assert said(single, first) == (2, {f"ranks 1, 2: no file in {first}"})
     assert said(single, lost) == (2, {f"rank 1: no file in {lost}"})
-    # Files that are named are the user's choice; a run that was launched otherwise notes no world size.
-    for runs in ((file, other), (file, other, file), (whole,), (whole, whole), (single, whole), (without_size,)):
+    for run in (without_size, contradicting):
+        assert said(run) == said(run, run) == (2, {f"ranks 1, 2: no file in {run}"})
+    # Files that are named are the user's choice.
+    for runs in ((file, other), (file, other, file), (whole,), (whole, whole), (single, whole), (children,)):
         assert said(*runs) == (0, set()), runs
 
 

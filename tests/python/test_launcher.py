@@ -22,6 +22,7 @@ from op_tools._base.config_file import read_config
 from op_tools._base.optional_parts import Group, installed_parts
 from op_tools._base.tool_descriptions import kind_of, kinds
 from op_tools._commands.command_line import COMMANDS, parser_of
+from op_tools._tools import launch
 from op_tools._tools.launch import make_tools, tools_by_flag
 from op_tools._work.run import chosen_tools
 
@@ -196,6 +197,12 @@ def test_a_command_line_that_is_not_understood_has_a_status_of_its_own(arguments
     assert capsys.readouterr().err.startswith("usage: op-tools")
 
 
+def test_the_limit_of_a_range_of_steps_is_said(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(("run", "--time", "--steps", "0:4000000000", "train.py"))
+    assert ended.value.code == 64 and "a range has at most 1,000,000 steps" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -268,6 +275,8 @@ def test_a_wrong_variable_ends_run_before_the_program_and_doctor_names_it(op_too
     for tool, name, value, why in WRONG_VARIABLES:
         done = op_tools_command("run", f"--{tool}", "fine.py", **{name: value})
         assert done.returncode == 64 and f"{name}: {why}" in done.stderr and "ran" not in done.stdout, done.stderr
+    done = op_tools_command("run", "--record", "--autocompare", "fine.py", RANK="3", WORLD_SIZE="2")
+    assert done.returncode == 0 and done.stderr.count("RANK=3 contradicts WORLD_SIZE=2") == 1, done.stderr
     wrong = {name: value for _, name, value, _ in WRONG_VARIABLES}
     switches = {"OP_TOOLS_FAIL_ON_WRONG": "yes", "OP_TOOLS": "capture,tims"}
     doctor = op_tools_command("doctor", **wrong, **switches)
@@ -297,6 +306,8 @@ WRONG_VARIABLES = [
     ("capture", "OP_CAPTURE_LIST", "(", "'(' is no valid regular expression"),
     ("dtype-cast", "OP_DTYPE_CAST_DICT", "float99->float32", "'float99->float32'"),
     ("time", "OP_TOOLS_MAX_ROWS_GB", "0", "'0' is not allowed; give a number above 0"),
+    ("record", "RANK", "abc", "'abc' is not allowed; give an integer of at least 0"),
+    ("autocompare", "WORLD_SIZE", "-1", "'-1' is not allowed; give an integer of at least 0"),
     ("memory", "OP_TOOLS_WRITE_TIMEOUT", "-1", "'-1' is not allowed; give a number"),
 ]
 
@@ -704,11 +715,10 @@ def test_fail_on_wrong_is_the_exit_status(fails, own, status, op_tools_command, 
     assert done.returncode == status, done.stderr
     assert done.stdout == "ran\n"
     assert op_tools_command("run", *flags, "right.py").returncode == 0
-    if own == 0:
-        variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": str(int(fails))}
-        path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
-        done = op_tools_command("wrong.py", program=(), PYTHONPATH=path, **variables)
-        assert (done.returncode, done.stdout) == (status, "ran\n"), done.stderr
+    variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": str(int(fails))}
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
+    done = op_tools_command("wrong.py", program=(), PYTHONPATH=path, **variables)
+    assert (done.returncode, done.stdout) == (status, "ran\n"), done.stderr
 
 
 def in_environment(*options, code="", **variables):
@@ -727,6 +737,52 @@ def test_the_environment_starts_tools_in_a_program_that_imports_op_tools_first(i
     done = in_environment(code=text, **variables)
     assert (done.returncode, done.stdout) == (1, "ran\n"), done.stderr
     assert "no tool was started" not in done.stderr and len(list(tmp_path.rglob("autocompare.csv"))) == 1
+
+
+def test_an_exception_that_ends_the_program_is_its_status(tmp_path):
+    variables = {"OP_TOOLS": "autocompare", "OP_TOOLS_FAIL_ON_WRONG": "1", "OP_TOOLS_OUTPUT_DIR": str(tmp_path)}
+    done = in_environment(code="import torch\nraise RuntimeError('its own')", **variables)
+    assert done.returncode == 1 and "NOT JUDGED: no call was seen" in done.stderr, done.stderr
+    done = in_environment(code="import torch", **variables)
+    assert done.returncode == 2, done.stderr
+
+
+RANK = """
+import os, sys, torch
+torch.ones(3).exp()
+if os.environ["RANK"] == "1":
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("own", "status"), [(0, 0), (3, 1)])
+def test_a_launcher_has_no_tool_of_its_own(own, status, tmp_path):
+    """It would be a rank 0 that computed nothing, and its status would say so."""
+    (tmp_path / "rank.py").write_text(RANK)
+    path = f"{ROOT / 'op_tools' / 'startup'}{os.pathsep}{ROOT}"
+    variables = {"OP_TOOLS": "autocompare,blackbox", "OP_TOOLS_FAIL_ON_WRONG": "1", "PYTHONPATH": path}
+    command = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "rank.py", own)
+    done = launched(*command, cwd=tmp_path, check=False, fresh=True, **variables)
+    assert done.returncode == status and "NOT JUDGED" not in done.stderr, done.stderr
+    assert sorted(len([*folder.iterdir()]) for folder in (tmp_path / "op_blackbox_result").iterdir()) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_launcher"),
+    [
+        (["/bin/torchrun", "train.py"], True),
+        (["/bin/accelerate", "launch", "train.py"], True),
+        (["/lib/torch/distributed/run.py", "train.py"], True),
+        (["/bin/accelerate", "estimate-memory"], False),
+        (["train.py", "torchrun"], False),
+    ],
+)
+def test_launchers_are_known_by_their_words(words, is_launcher, monkeypatch):
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
+    assert launch._is_launcher() is is_launcher
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-c", "from multiprocessing.spawn import spawn_main"])
+    assert launch._is_launcher() is False
 
 
 @pytest.mark.parametrize("fails", ["", "0", "1", "yes"])

@@ -16,6 +16,7 @@ from op_tools.__main__ import main
 from op_tools._base.core import Error
 from op_tools._runs import compare_many as many_runs
 from op_tools._torch.rank_shares import Ranks, launch_of_this_process
+from op_tools.run_op_from_data import main as replay
 
 pytest.importorskip("xxhash")
 sys.path.insert(0, str(ROOT / "tests" / "proofs"))
@@ -135,10 +136,59 @@ def test_a_replay_and_a_run_of_cases_that_lack_a_process_are_not_judged(tmp_path
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OP_TOOLS_SHARE_TIMEOUT", "0.3")
     monkeypatch.chdir(tmp_path)
-    from op_tools.run_op_from_data import main as replay
+    command = [str(tmp_path / "captures"), "--acc_check", "--json", "result.json"]
+    assert replay(command) == 2
+    printed = capfd.readouterr()
+    why = "process 1 of 2 gave no part: no sign of life for 0.3 s (OP_TOOLS_SHARE_TIMEOUT)"
+    assert f"NOT JUDGED: {why}" in printed.err
+    assert "2 agree" in printed.out and f"part 1/2, 2 of 4 calls: {why}" in printed.out
+    (problem,) = json.loads(Path("result.json").read_text())["problems"]
+    assert problem == f"part 1/2, 2 of 4 calls: {why}"
+    for output in (tmp_path / "captures").rglob("output.pth"):
+        torch.save({**torch.load(output, weights_only=True), "args": (torch.full((3,), 7.0),)}, output)
+    assert replay(command) == 1  # the other process found it
+    assert "2 differ" in capfd.readouterr().out and json.loads(Path("result.json").read_text())["problems"]
 
-    assert replay([str(tmp_path / "captures"), "--acc_check"]) == 2
-    assert "NOT JUDGED: process 1 of 2 gave no part" in capfd.readouterr().err
+
+IN_SLURM = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+IN_TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("launch", "wrong"),
+    [
+        (IN_SLURM, {"SLURM_STEP_NUM_TASKS": "x"}),
+        (IN_SLURM, {"SLURM_PROCID": "2"}),
+        (IN_SLURM, {"OP_TOOLS_SHARE_TIMEOUT": "nan"}),
+        (IN_SLURM, {"OP_TOOLS_SHARE_TIMEOUT": "inf"}),
+        (IN_SLURM, {"OP_TOOLS_SHARE_TIMEOUT": "-1"}),
+        (IN_SLURM, {"OP_TOOLS_SHARE_TIMEOUT": "abc"}),
+        (IN_TORCHRUN, {"RANK": "z"}),
+        (IN_TORCHRUN, {"LOCAL_WORLD_SIZE": "1"}),
+        ({}, {"OP_TOOLS_SHARE": "abc"}),
+    ],
+)
+def test_wrong_variables_of_a_launch_are_wrong_usage(launch, wrong, tmp_path, monkeypatch, capfd):
+    for name, value in {**launch, **wrong}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    for run in (main, replay):
+        assert run(["compare", "a", "b"]) == 64
+        (line,) = capfd.readouterr().err.splitlines()
+        assert "--rdzv-id" in line if "LOCAL_WORLD_SIZE" in wrong else f"{next(iter(wrong))}" in line
+
+
+def test_a_replay_that_lacks_its_first_process_is_not_judged(tmp_path, monkeypatch, capfd):
+    for name, value in {**IN_SLURM, "SLURM_PROCID": "1", "OP_TOOLS_SHARE_TIMEOUT": "0.3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    with op_tools.OpCapture():
+        torch.ones(3).exp()
+    assert replay(["op_capture_result", "--acc_check"]) == 2
+    assert "run_op_from_data: the first process showed no sign of life for 0.3 s" in capfd.readouterr().err
+    (tmp_path / "file").touch()
+    assert replay(["op_capture_result", "--json", "file/below/result.json"]) == 2
+    assert "cannot meet here" in capfd.readouterr().err
 
 
 def test_without_its_first_process_a_launch_ends(runs, tmp_path):
