@@ -38,6 +38,10 @@ from op_tools._report.pictures import curve_svg
 from op_tools._report.scan import read_parts
 from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
+from op_tools._runs.compare_many import ManyRuns, OddRow
+from op_tools._runs.compare_ranks import RanksComparison, SpreadRow
+from op_tools._runs.judged_captures import Confirmation, ConfirmedRow
+from op_tools._runs.sequence_comparison import SequenceComparison, SequenceRow
 from op_tools._tools.black_box_file import BlackBox
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'=cmd"
@@ -572,6 +576,101 @@ def test_an_iteration_of_modules_is_a_part(tmp_path):
     (tmp_path / "compared.jsonl").write_text("\n".join(line.replace("differs", "agrees") for line in cut))
     part = part_of(tmp_path, "op-tools one-iter")
     assert part.verdict is Verdict.NOT_JUDGED and "cut off" in part.origin.gaps[0]
+
+
+def pairs_of_captures(*b):
+    return [ConfirmedRow("aten::mm", "Net", 0, "a", "b", 0.0, 0.1, "agrees", side, "", f"B {side}") for side in b]
+
+
+def spread_rows(*findings):
+    return [SpreadRow(0, "mm", "forward", "Net", "", "0", (2, 2), "sum", "bits", text, [], 1) for text in findings]
+
+
+def sequence_rows(*verdicts):
+    numbers = (2, 1, 1, 0.0, 0.1, 0.1, 0.1, 1.0, [], [1], [2])
+    return [SequenceRow("mm", "Net", "", "", "0", "float32", verdict, *numbers) for verdict in verdicts]
+
+
+def odd_runs(count):
+    rows = [
+        OddRow(f"run{n}", 0, "torch.tanh", "backward", "Net", "", 0, n, "other results", 1, 2, "") for n in range(count)
+    ]
+    return ManyRuns(["a", "b", "c"], rows, calls={"compared": 9})
+
+
+def sequences(*verdicts):
+    return SequenceComparison("a", "b", sequence_rows(*verdicts), 2, 2, 2, (1, 1), ([], []), None)
+
+
+FURTHER = {
+    "many": (lambda: odd_runs(0), lambda: odd_runs(2)),
+    "captures": (
+        lambda: Confirmation(pairs_of_captures("agrees", "agrees"), []),
+        lambda: Confirmation(pairs_of_captures("agrees", "differs"), []),
+    ),
+    "ranks": (
+        lambda: RanksComparison("a", ["b"], spread_rows("", "", ""), 0),
+        lambda: RanksComparison("a", ["b"], spread_rows("", "no sum"), 0),
+    ),
+    "sequences": (lambda: sequences("agrees", "agrees"), lambda: sequences("agrees", "born here")),
+}
+
+
+@pytest.mark.parametrize("form", FURTHER)
+@pytest.mark.parametrize("name", ["compared.json", "compared.jsonl"])
+def test_every_form_of_a_comparison_is_a_part(form, name, tmp_path):
+    right, wrong = FURTHER[form]
+    file = tmp_path / name
+
+    def page(text):
+        file.write_text(text)
+        (part,), (alone,) = read_parts([tmp_path]), read_parts([file])
+        assert (part.tool, part.verdict) == (alone.tool, alone.verdict) == ("op-tools compare", part.verdict)
+        return part
+
+    assert page(right().to_json()).verdict is Verdict.AGREES
+    part = page(wrong().to_json())
+    assert part.verdict is Verdict.DIFFERS
+    assert any(finding.mark is Mark.WRONG for finding in part.findings)
+    assert part.tables[0].total == 2
+    *lines, end = wrong().to_json().splitlines(keepends=True)
+    assert page("".join(lines)).verdict is Verdict.DIFFERS  # without its summary
+    of_right = right().to_json().splitlines(keepends=True)
+    assert page("".join(of_right[1:] or [lines[0], *of_right])).verdict is not Verdict.AGREES  # a row less, or more
+    if len(of_right) > 1:
+        assert page("".join(of_right[-1:])).verdict is Verdict.NOT_JUDGED
+    assert page(lines[0][:20] + "\n" + end).verdict is Verdict.DIFFERS
+
+
+@pytest.mark.parametrize("damage", ["missing", "doubled", "rows", "first line", "summary"])
+def test_rows_of_a_comparison_are_those_that_its_summary_counts(damage, tmp_path, results):
+    """Of two runs, and of an iteration."""
+    counts = {"agrees": 3, "not compared": 1}
+    pairs = [{"kind": "pair", "verdict": name, "op": "mm"} for name, count in counts.items() for _ in range(count)]
+    of_runs = [*pairs, {"kind": "summary", "verdict": "agrees", "unseen": [], "verdicts": counts, "incomplete": []}]
+    modules = [{"kind": "result", "what": "output", "verdict": "agrees", "module": "Net"} for _ in range(4)]
+    of_iteration = [
+        *modules,
+        {"kind": "summary", "verdict": "agrees", "unseen": [], "verdicts": {"agrees": 4}, "first": None},
+    ]
+    for records, tool in ((of_runs, "op-tools compare"), (of_iteration, "op-tools one-iter")):
+        file = tmp_path / "compared.json"
+        lines = [json.dumps(record) + "\n" for record in records]
+        file.write_text("".join(lines))
+        (part,) = read_parts([tmp_path])
+        assert (part.tool, part.verdict, part.origin.gaps) == (tool, Verdict.AGREES, [])
+        damaged = {
+            "missing": lines[1:],
+            "doubled": lines[:1] + lines,
+            "rows": lines[-1:],
+            "first line": [lines[0][:20] + "\n", *lines[1:]],
+            "summary": lines[:-1],
+        }
+        file.write_text("".join(damaged[damage]))
+        (part,) = read_parts([tmp_path])
+        assert (part.tool, part.verdict) == (tool, Verdict.NOT_JUDGED) and part.origin.gaps
+    comparison = part_of(results[0], "op-tools compare")  # of a real file: its rows are as many as it says
+    assert not [gap for gap in comparison.origin.gaps if "by the summary" in gap]
 
 
 def test_a_replay_is_a_part(tmp_path, build_dir):
