@@ -18,9 +18,11 @@ from .._conformance.shard_run import WorkerPlan
 from .._conformance.summary import differences, read_result, summary_of, verdict_in
 from .._conformance.trend import trend_of
 from .._conformance.workers import prepare, usable_cores
+from .._tools.autocompare import OpAutoCompare
 from .._torch.backends import import_backends, modules_of, usable_device
 from .._torch.rank_shares import is_shared
 from .conformance_cases import selected_cases
+from .wrong_usage import wrong_usage
 
 
 def _say(line: str) -> None:
@@ -33,6 +35,8 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     in_launch = is_shared(())
     if in_launch and options.shard:
         raise UsageError("--shard: the processes of the launch are the shards")
+    with wrong_usage():  # each worker would tell it of each case
+        OpAutoCompare(level="aten").check()
     exceptions_file = "" if writes else options.device_config
     exceptions = read_exceptions(exceptions_file or None)
     golden = str(Path(options.output).absolute()) if writes else options.golden

@@ -799,10 +799,10 @@ def test_the_method(listed):
         (["report", "a", "b", "c"], 64, "give a result"),
         (["run", "--device", "nonsense", "-o", "r"], 2, "--device nonsense"),
         (["run", "--device", "cpu", "--import", "no_such_backend", "-o", "r"], 2, "--import no_such_backend"),
-        (["run", "--device", "cpu", "-o", "r", "--fname", "("], 2, "--fname"),
+        (["run", "--device", "cpu", "-o", "r", "--fname", "("], 64, "--fname"),
         (["run", "--device", "cpu", "-o", "r", "--fname", "no_such_function"], 2, "no case is left"),
-        (["run", "--device", "cpu", "-o", "r", "--model", "no_such_model"], 2, "--model no_such_model"),
-        (["run", "--device", "cpu", "-o", "r", "--filter-dtype", "float3"], 2, "--filter-dtype float3"),
+        (["run", "--device", "cpu", "-o", "r", "--model", "no_such_model"], 64, "--model no_such_model"),
+        (["run", "--device", "cpu", "-o", "r", "--filter-dtype", "float3"], 64, "--filter-dtype float3"),
         (["run", "--device", "cpu", "-o", "r", "--golden", "nowhere"], 2, "nowhere/golden.json"),
         (["run", "--device", "cpu", "-o", "r", "--device-config", "nowhere.json"], 2, "nowhere.json"),
         (["run", "--device", "cpu", "-o", "cases.jsonl/r"], 2, "-o cases.jsonl/r"),
@@ -816,6 +816,13 @@ def test_wrong_usage_and_what_cannot_be_done(listed, capsys, arguments, status, 
     except SystemExit as error:
         ended = error.code
     assert ended == status and why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["OP_TOOLS_MAX_ROWS_GB", "AUTOCOMPARE_ERROR_TOLERANCE", "OP_AUTOCOMPARE_METHOD"])
+def test_a_variable_that_no_tool_takes_is_wrong_usage(variable, listed, monkeypatch, capsys):
+    monkeypatch.setenv(variable, "x")
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "r") == 64
+    assert capsys.readouterr().err.count(variable) == 1 and not Path("r").exists()
 
 
 def test_nothing_judged_is_no_success(tmp_path, monkeypatch):

@@ -578,6 +578,12 @@ def test_an_iteration_of_modules_is_a_part(tmp_path):
     assert part.verdict is Verdict.NOT_JUDGED and "cut off" in part.origin.gaps[0]
 
 
+def test_a_number_of_lines_below_all_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", ".", "--text", "--lines", "-2"])
+    assert ended.value.code == 64 and "give a number from 0, or -1 for all" in capsys.readouterr().err
+
+
 def pairs_of_captures(*b):
     return [ConfirmedRow("aten::mm", "Net", 0, "a", "b", 0.0, 0.1, "agrees", side, "", f"B {side}") for side in b]
 
