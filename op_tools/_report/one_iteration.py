@@ -49,7 +49,8 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         text = ": ".join(filter(None, (born, text_of(row, "finding") or text_of(row, "why"))))
         if is_wrong:
             mark = Mark.NOTE if born == CallVerdict.CARRIED else Mark.WRONG
-            share = difference / limit if difference is not None and limit else None
+            # Within its limit it is wrong for the reason in its text: a share would say the contrary.
+            share = difference / limit if difference is not None and limit and difference > limit else None
             findings.add(mark, fields, text=text, worst=share, apart=born)
         elif verdict == Verdict.NOT_JUDGED:
             findings.add(Mark.NOT_JUDGED, fields, text=text or verdict)

@@ -40,7 +40,9 @@ from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
 from op_tools._runs.compare_many import ManyRuns, OddRow
 from op_tools._runs.compare_ranks import RanksComparison, SpreadRow
+from op_tools._runs.comparison import RunsComparison
 from op_tools._runs.judged_captures import Confirmation, ConfirmedRow
+from op_tools._runs.one_iter import OneIterComparison, OneIterRow
 from op_tools._runs.sequence_comparison import SequenceComparison, SequenceRow
 from op_tools._tools.black_box_file import BlackBox
 
@@ -646,6 +648,20 @@ def test_every_form_of_a_comparison_is_a_part(form, name, tmp_path):
     if len(of_right) > 1:
         assert page("".join(of_right[-1:])).verdict is Verdict.NOT_JUDGED
     assert page(lines[0][:20] + "\n" + end).verdict is Verdict.DIFFERS
+
+
+def test_an_odd_backward_pass_is_named_as_such():
+    assert "torch.tanh backward" in odd_runs(1).table()
+
+
+def test_a_result_that_is_wrong_within_its_limit_shows_the_reason(tmp_path):
+    row = OneIterRow(0, "forward", "Net.norm", "module:Norm", "differs", "born here", 0.3, 8.0, "", "an input differs")
+    comparison = OneIterComparison(RunsComparison([]), [row])
+    (line,) = [line for line in comparison.table().splitlines() if "module:Norm" in line]
+    assert line.endswith("an input differs")
+    (tmp_path / "compared.jsonl").write_text(comparison.to_json())
+    (finding,) = read_parts([tmp_path])[0].findings
+    assert finding.worst is None and "an input differs" in finding.text
 
 
 @pytest.mark.parametrize("damage", ["missing", "doubled", "rows", "first line", "summary"])
