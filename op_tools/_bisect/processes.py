@@ -79,9 +79,9 @@ class State:
             raise Error(f"--resume: {path} is of another command or of other options")
         open_runs: dict[int, dict[str, Any]] = {}
         for line in lines:
-            if _is_whole(line, _BEGUN):
+            if _has_types(line, _BEGUN):
                 open_runs[line["begin"]] = line
-            elif _is_whole(line, _ENDED):
+            elif _has_types(line, _ENDED):
                 begun, outcome = open_runs.pop(line["end"], None), _outcome_of(line["outcome"])
                 if begun is None or outcome is None:
                     damaged += 1
@@ -119,7 +119,7 @@ _ENDED = {"end": int, "outcome": dict}
 _OUTCOME: Kinds = {"curve": list, "ended": str, "note": str, "seconds": (int, float), "tail": str}
 
 
-def _is_whole(line: dict[str, Any], kinds: Mapping[str, type]) -> bool:
+def _has_types(line: dict[str, Any], kinds: Mapping[str, type]) -> bool:
     return line.keys() == kinds.keys() and all(isinstance(line[name], kind) for name, kind in kinds.items())
 
 

@@ -124,8 +124,8 @@ def check_module(name: str) -> None:
         UsageError: there is no such module, or no such package, in the working folder or installed.
     """
     first = name.partition(".")[0]
-    found = first and (PathFinder.find_spec(first, [str(Path.cwd())]) or first in sys.modules or find_spec(first))
-    if not found:
+    is_there = first and (PathFinder.find_spec(first, [str(Path.cwd())]) or first in sys.modules or find_spec(first))
+    if not is_there:
         raise UsageError(f"-m {name}: there is no such module")
 
 

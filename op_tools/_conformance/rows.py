@@ -169,7 +169,7 @@ def read_rows(path: Path) -> FoundRows:
     Raises:
         op_tools.Error: the file cannot be read, or holds something else.
     """
-    found = FoundRows()
+    by_case = FoundRows()
     torn: list[str] = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -185,9 +185,9 @@ def read_rows(path: Path) -> FoundRows:
             raise Error(f"{path}:{number}: is no row of op-tools conformance")
         start = line[: line.find(json.dumps(rows[0].case)) + len(json.dumps(rows[0].case))]
         torn = [one for one in torn if not (one.startswith(start) or start.startswith(one))]
-        add_case(found, rows)
-    found.damaged = len(torn)
-    return found
+        add_case(by_case, rows)
+    by_case.damaged = len(torn)
+    return by_case
 
 
 def _rows_of_line(line: str) -> list[Row] | None:
@@ -225,9 +225,9 @@ def rows_below(folder: Path) -> FoundRows:
         damaged += of_file.damaged
         for rows in of_file.values():
             add_case(by_case, rows)
-    found = FoundRows(sorted(by_case.items()))
-    found.damaged = damaged
-    return found
+    of_all = FoundRows(sorted(by_case.items()))
+    of_all.damaged = damaged
+    return of_all
 
 
 def packed(rows: Mapping[str, Sequence[Row]]) -> bytes:

@@ -53,15 +53,15 @@ class RunResult:
     """Lines that are no rows."""
 
 
-def result_of(found: FoundRows, facts: Mapping[str, Any]) -> RunResult:
+def result_of(by_case: FoundRows, facts: Mapping[str, Any]) -> RunResult:
     """Measures rows by the facts of their run."""
     if (ids := facts.get(IDS)) is None:  # of a version that wrote the number of the cases alone
-        more = len(found) - facts["cases"]
-        others = [f"{more} of the {len(found)} that have rows"] if more > 0 else []
-        return RunResult(found, facts, max(-more, 0), others, found.damaged)
-    rows = {case: of_case for case in ids if (of_case := found.get(case)) is not None}
-    others = sorted(found.keys() - rows.keys())
-    return RunResult(dict(sorted(rows.items())), facts, len(ids) - len(rows), others, found.damaged)
+        more = len(by_case) - facts["cases"]
+        others = [f"{more} of the {len(by_case)} that have rows"] if more > 0 else []
+        return RunResult(by_case, facts, max(-more, 0), others, by_case.damaged)
+    rows = {case: of_case for case in ids if (of_case := by_case.get(case)) is not None}
+    others = sorted(by_case.keys() - rows.keys())
+    return RunResult(dict(sorted(rows.items())), facts, len(ids) - len(rows), others, by_case.damaged)
 
 
 def read_result(folder: Path) -> RunResult:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .._base.core import Error
 from .._base.declared_rows import CallVerdict
 from . import further_comparisons, one_iteration
 from .comparison_summary import judge_by_summary
@@ -85,13 +86,29 @@ _SIGNS: tuple[tuple[str, str, Form], ...] = (
     (_SUMMARY, "ranks", Further.RANKS),
     (_SUMMARY, "verdict", Two.RUNS),
 )
+_OF_OTHERS = ("row", _LOSS, _SUMMARY, one_iteration.KIND)  # kinds of records that other programs have, too
+_BEGINNINGS = tuple(f'{{"kind": "{kind}", '.encode() for kind, _, _ in _SIGNS if kind not in _OF_OTHERS)
 
 
 _READ = 100_000  # bytes of the beginning and of the end of a file, in which a damaged line hides no other
 
 
-def form_of_file(file: Path) -> Form | None:
-    """The form of a file with records of op-tools compare or op-tools one-iter; None where it has none."""
+def part_of_file(file: Path, origin: Origin) -> Part | None:
+    """The part of a file of op-tools compare or op-tools one-iter; None where it is another program's.
+
+    Raises:
+        op_tools.Error: it cannot be read.
+    """
+    form = _form_of_file(file)
+    if form is None:
+        return None
+    rows = json_rows(file, origin)
+    if isinstance(form, Further):
+        return further_comparisons.part_of_rows(form, rows, origin)
+    return (part_of_rows if form is Two.RUNS else one_iteration.part_of_rows)(rows, origin)
+
+
+def _form_of_file(file: Path) -> Form | None:
     try:
         with file.open("rb") as content:
             first = content.read(_READ)
@@ -99,8 +116,11 @@ def form_of_file(file: Path) -> Form | None:
             last = content.read()
     except OSError:
         return None
-    forms = (_form_of_line(line) for line in (*first.splitlines(), *reversed(last.splitlines())))
-    return next((form for form in forms if form is not None), None)
+    lines = (*first.splitlines(), *reversed(last.splitlines()))
+    form = next((form for line in lines if (form := _form_of_line(line)) is not None), None)
+    if form is None and first.startswith(_BEGINNINGS):
+        raise Error(f"{file}: begins as a file of op-tools compare --json, and no line of it can be read")
+    return form
 
 
 def _form_of_line(line: bytes) -> Form | None:
@@ -113,18 +133,6 @@ def _form_of_line(line: bytes) -> Form | None:
     if not isinstance(record, dict):
         return None
     return next((form for kind, name, form in _SIGNS if record.get("kind") == kind and name in record), None)
-
-
-def part_of_file(file: Path, form: Form, origin: Origin) -> Part:
-    """The part of a comparison.
-
-    Raises:
-        op_tools.Error: it cannot be read.
-    """
-    rows = json_rows(file, origin)
-    if isinstance(form, Further):
-        return further_comparisons.part_of_rows(form, rows, origin)
-    return (part_of_rows if form is Two.RUNS else one_iteration.part_of_rows)(rows, origin)
 
 
 def _add_loss(losses: dict[str, list[tuple[float, float]]], row: Mapping[str, Any]) -> None:

@@ -68,11 +68,11 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
     ]
     part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
-    found = rows_below(folder)
+    by_case = rows_below(folder)
     try:
-        result = result_of(found, read_run_facts(folder))
+        result = result_of(by_case, read_run_facts(folder))
     except Error as error:
-        _add_rows(part, found)
+        _add_rows(part, by_case)
         origin.gaps.append(f"it is not known which cases were to run: {one_line(error)}")
         part.verdict = verdict_of(wrong=any(finding.mark is Mark.WRONG for finding in part.findings), unseen=True)
         return part

@@ -648,6 +648,10 @@ def test_every_form_of_a_comparison_is_a_part(form, name, tmp_path):
     if len(of_right) > 1:
         assert page("".join(of_right[-1:])).verdict is Verdict.NOT_JUDGED
     assert page(lines[0][:20] + "\n" + end).verdict is Verdict.DIFFERS
+    (tmp_path / "right.jsonl").write_text(right().to_json())
+    file.write_text(lines[0][:90])
+    unread = next(part for part in read_parts([tmp_path]) if part.tool == name)
+    assert unread.verdict is Verdict.NOT_JUDGED and "no line of it can be read" in unread.origin.gaps[0]
 
 
 def test_an_odd_backward_pass_is_named_as_such():
@@ -730,7 +734,14 @@ def test_a_bisection_is_a_part(tmp_path, said, verdict):
 
 
 def test_other_files_of_json_are_no_results(tmp_path):
-    for name, content in {"a.json": '{"calls": 3}', "b.json": "[1]", "c.json": '{"verdict": ', "d.jsonl": "3"}.items():
+    for name, content in {
+        "a.json": '{"calls": 3}',
+        "b.json": "[1]",
+        "c.json": '{"verdict": ',
+        "d.jsonl": "3",
+        "e.jsonl": '{"kind": "row", "a": 1}',
+        "f.jsonl": '{"kind": "summary", "a"',
+    }.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(op_tools.Error, match="no tool of op_tools wrote anything here"):
         read_parts([tmp_path])
