@@ -86,8 +86,7 @@ _SIGNS: tuple[tuple[str, str, Form], ...] = (
     (_SUMMARY, "ranks", Further.RANKS),
     (_SUMMARY, "verdict", Two.RUNS),
 )
-_OF_OTHERS = ("row", _LOSS, _SUMMARY, one_iteration.KIND)  # kinds of records that other programs have, too
-_BEGINNINGS = tuple(f'{{"kind": "{kind}", '.encode() for kind, _, _ in _SIGNS if kind not in _OF_OTHERS)
+_BEGINNINGS = tuple(f'{{"kind": "{kind}", '.encode() for kind, _, _ in _SIGNS)
 
 
 _READ = 100_000  # bytes of the beginning and of the end of a file, in which a damaged line hides no other
@@ -118,21 +117,23 @@ def _form_of_file(file: Path) -> Form | None:
         return None
     lines = (*first.splitlines(), *reversed(last.splitlines()))
     form = next((form for line in lines if (form := _form_of_line(line)) is not None), None)
-    if form is None and first.startswith(_BEGINNINGS):
+    if form is None and first.startswith(_BEGINNINGS) and _record_of(lines[0]) is None:
         raise Error(f"{file}: begins as a file of op-tools compare --json, and no line of it can be read")
     return form
 
 
 def _form_of_line(line: bytes) -> Form | None:
-    if b'"kind"' not in line:
-        return None
+    record = _record_of(line) or {}
+    return next((form for kind, name, form in _SIGNS if record.get("kind") == kind and name in record), None)
+
+
+def _record_of(line: bytes) -> dict[str, Any] | None:
+    """None: the line is no object of JSON, or of no kind."""
     try:
-        record = json.loads(line)
+        record = json.loads(line) if b'"kind"' in line else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict):
-        return None
-    return next((form for kind, name, form in _SIGNS if record.get("kind") == kind and name in record), None)
+    return record if isinstance(record, dict) else None
 
 
 def _add_loss(losses: dict[str, list[tuple[float, float]]], row: Mapping[str, Any]) -> None:

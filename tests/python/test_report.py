@@ -740,7 +740,7 @@ def test_other_files_of_json_are_no_results(tmp_path):
         "c.json": '{"verdict": ',
         "d.jsonl": "3",
         "e.jsonl": '{"kind": "row", "a": 1}',
-        "f.jsonl": '{"kind": "summary", "a"',
+        "f.jsonl": '{"kind": "pair", "a": 1}',
     }.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(op_tools.Error, match="no tool of op_tools wrote anything here"):
