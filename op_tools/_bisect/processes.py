@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import selectors
@@ -12,20 +11,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .._base.account import ACCOUNT, unseen_in
+from .._base.checks import Kinds, checked_object
 from .._base.core import Error
+from .._base.state_file import append_state, read_state
 from .._tools.launch import ACCOUNT_VARIABLE, environment
 from .._tools.tool import Tool
 from . import JOB_VARIABLE
 from .bisection import Stop
 from .items import Call, read_calls
-from .outcome import SKIPPED, Metric, Outcome
+from .outcome import SKIPPED, Ended, Metric, Outcome
 from .trial_tools import Trial, capture_of, comparison, saved_call_folders, tool_of, unused
 
 COMPARISON = "suspects"  # the run with OpAutoCompare, in the state
@@ -73,23 +74,25 @@ class State:
             self._write({"facts": facts})
 
     def _read(self, path: Path, facts: dict[str, Any]) -> None:
-        try:
-            lines = [_parsed_line(line) for line in path.read_text().splitlines()]
-        except OSError as error:
-            raise Error(f"--resume: {path}: {error.strerror}") from None
+        lines, damaged = read_state(path)
         if not lines or lines[0].get("facts") != facts:
             raise Error(f"--resume: {path} is of another command or of other options")
         open_runs: dict[int, dict[str, Any]] = {}
         for line in lines:
-            if "begin" in line:
+            if _has_types(line, _BEGUN):
                 open_runs[line["begin"]] = line
-            elif "end" in line:
-                begun = open_runs.pop(line["end"])
-                self._known.setdefault(begun["key"], []).append(Outcome(**line["outcome"]))
+            elif _has_types(line, _ENDED):
+                begun, outcome = open_runs.pop(line["end"], None), _outcome_of(line["outcome"])
+                if begun is None or outcome is None:
+                    damaged += 1
+                else:
+                    self._known.setdefault(begun["key"], []).append(outcome)
+            elif "facts" not in line:
+                damaged += 1
         for begun in open_runs.values():
             if begun["boot"] == _boot():
                 _end_group(begun["pid"], begun["started"])
-            else:  # the machine went down with it
+            elif not damaged:  # the machine went down with it, if no line of its end is lost
                 self._known.setdefault(begun["key"], []).append(Outcome(ended="crashed", note="the machine"))
 
     def known(self, key: str) -> Outcome | None:
@@ -107,19 +110,27 @@ class State:
         self._write({"end": number, "outcome": asdict(outcome)})
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self._lock, self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with self._lock:
+            append_state(self._path, line)
 
 
-def _parsed_line(line: str) -> dict[str, Any]:
-    """A line of the state; the last line may be cut."""
+_BEGUN = {"begin": int, "key": str, "pid": int, "started": str, "boot": str}
+_ENDED = {"end": int, "outcome": dict}
+_OUTCOME: Kinds = {"curve": list, "ended": str, "note": str, "seconds": (int, float), "tail": str}
+
+
+def _has_types(line: dict[str, Any], kinds: Mapping[str, type]) -> bool:
+    return line.keys() == kinds.keys() and all(isinstance(line[name], kind) for name, kind in kinds.items())
+
+
+def _outcome_of(content: dict[str, Any]) -> Outcome | None:
+    """None: it is damaged."""
     try:
-        entry: dict[str, Any] = json.loads(line)
-        return entry
-    except ValueError:
-        return {}
+        outcome = Outcome(**checked_object("an outcome", content, _OUTCOME))
+    except Error:
+        return None
+    is_whole = outcome.ended in get_args(Ended) and all(isinstance(number, (int, float)) for number in outcome.curve)
+    return outcome if is_whole else None
 
 
 def _boot() -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -112,6 +115,30 @@ def check_script(path: str) -> None:
     """
     if not Path(path).is_file() and not (Path(path) / "__main__.py").is_file():
         raise UsageError(f"{path}: there is no such script; a module is run with -m")
+
+
+def check_module(name: str) -> None:
+    """Before anything runs. A part of a package is found only by importing it, which is left to the run.
+
+    Raises:
+        UsageError: there is no such module, or no such package, in the working folder or installed.
+    """
+    first = name.partition(".")[0]
+    is_there = first and (PathFinder.find_spec(first, [str(Path.cwd())]) or first in sys.modules or find_spec(first))
+    if not is_there:
+        raise UsageError(f"-m {name}: there is no such module")
+
+
+def check_program(words: Sequence[str]) -> None:
+    """Before anything runs: a script with its arguments, or -m and a module with its.
+
+    Raises:
+        UsageError: there is no such script, or module.
+    """
+    if words[0] != "-m":
+        check_script(words[0])
+    elif len(words) > 1:
+        check_module(words[1])
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+
 from .command_line import Commands, work
+
+
+def _count_or_all(text: str) -> int:
+    number = int(text)
+    if number < -1:
+        raise argparse.ArgumentTypeError(f"{number} is not allowed; give a number from 0, or -1 for all")
+    return number
 
 
 def add(commands: Commands) -> None:
@@ -21,6 +30,10 @@ def add(commands: Commands) -> None:
     report.add_argument("--title", metavar="TEXT", help="the page's title")
     report.add_argument("--text", action="store_true", help="print a text instead")
     report.add_argument(
-        "--lines", type=int, default=20, metavar="N", help="of --text: kinds of finding, at most; -1: all (20)"
+        "--lines",
+        type=_count_or_all,
+        default=20,
+        metavar="N",
+        help="of --text: kinds of finding, at most; -1: all (20)",
     )
     report.set_defaults(run=work("report", "run_command", reads=("folders",)))

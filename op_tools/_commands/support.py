@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .command_line import Commands, add_imports, work
+from .command_line import Commands, add_imports, positive, work
 
 
 def add(commands: Commands) -> None:
@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
     command.add_argument("-o", "--output", required=True, metavar="FILE", help="the table to write (JSON)")
     add_imports(command)
     command.add_argument(
-        "--samples", type=int, default=1000, metavar="N", help="sample calls per function at most (1000: all)"
+        "--samples", type=positive, default=1000, metavar="N", help="sample calls per function at most (1000: all)"
     )
     command.add_argument(
         "--conformance",

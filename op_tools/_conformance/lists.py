@@ -47,6 +47,10 @@ class Filter:
     """Leaves out cases with more bytes of tensors."""
 
 
+class FilterError(Error):
+    """A filter has a word that names nothing: the user has to write another."""
+
+
 def load_cases(
     suite: str = "",
     *,
@@ -236,7 +240,7 @@ def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
     """The cases that a filter wants, changed as it says; each once.
 
     Raises:
-        op_tools.Error: the filter has a wrong expression, dtype, phase or model.
+        FilterError: the filter has a wrong expression, dtype, phase or model.
     """
     expression = _checked(wanted)
     seen: set[str] = set()
@@ -251,7 +255,7 @@ def filtered(cases: Iterable[Case], wanted: Filter) -> Iterator[Case]:
             seen.add(changed.id)
             yield changed
     if missing := sorted(wanted.models - models):
-        raise Error(
+        raise FilterError(
             f"--model {missing[0]}: no case of this model; {_near(missing[0], sorted(models))}--list-models names them"
         )
 
@@ -262,11 +266,14 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _checked(wanted: Filter) -> re.Pattern[str] | None:
-    checked_choice("--phase", wanted.phase, ("", *PHASES))
     for name in wanted.dtypes:
         if not isinstance(getattr(torch, name, None), torch.dtype):
-            raise Error(f"--filter-dtype {name}: is no dtype of torch")
-    return checked_pattern("--fname", wanted.fname) if wanted.fname else None
+            raise FilterError(f"--filter-dtype {name}: is no dtype of torch")
+    try:
+        checked_choice("--phase", wanted.phase, ("", *PHASES))
+        return checked_pattern("--fname", wanted.fname) if wanted.fname else None
+    except Error as error:
+        raise FilterError(str(error)) from None
 
 
 def _is_wanted(case: Case, wanted: Filter, expression: re.Pattern[str] | None) -> bool:

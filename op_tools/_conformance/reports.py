@@ -13,8 +13,9 @@ from .._base.core import Error
 from .._base.verdict import Verdict
 from .graph_judge import Ran
 from .rows import AGREES, ERROR, EXPECTED, NOT_JUDGED, RIGHT, STATUSES, UNSUPPORTED, WRONG, Row, write_csv
-from .summary import SUMMARY_FILE, Rows, missing_in, summary_of, verdict_in
+from .summary import IDS, SUMMARY_FILE, Rows, RunResult, missing_in, summary_of, verdict_in
 
+_MOST_OTHERS = 3
 _MOST_FAILURES = 50  # in the scorecard; error_report.csv has all
 _JUNIT = {
     **dict.fromkeys(WRONG, "failure"),
@@ -41,13 +42,13 @@ def failures(rows: Rows) -> list[Row]:
     return sorted(wrong, key=lambda row: (-share(row), row.case, row.phase))
 
 
-def write_reports(folder: Path, rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
+def write_reports(folder: Path, result: RunResult) -> dict[str, Any]:
     """Writes all files; gives the summary.
 
     Raises:
         op_tools.Error: a file cannot be written.
     """
-    summary = summary_of(rows, facts)
+    rows, facts, summary = result.rows, result.facts, summary_of(result)
     every = [row for of_case in rows.values() for row in of_case]
     files: dict[str, Callable[[Path], None]] = {
         "cases.csv": lambda path: write_csv(path, every),
@@ -100,6 +101,11 @@ def verdict_text(summary: Mapping[str, Any]) -> str:
         text += f"; {', '.join(apart)}"
     if summary["without rows"]:
         text += f"; {summary['without rows']} of {summary['cases']} cases were not run"
+    if others := summary.get("cases of another list"):
+        more = f" and {len(others) - _MOST_OTHERS} more" if len(others) > _MOST_OTHERS else ""
+        text += f"; of another list, not counted: {', '.join(others[:_MOST_OTHERS])}{more}"
+    if damaged := summary.get("damaged lines"):
+        text += f"; {damaged} lines of rows are damaged"
     if summary["self-test"]:
         text += f"; not to be trusted: {summary['self-test']}"
     return text + _not_judged_text(summary)
@@ -108,8 +114,7 @@ def verdict_text(summary: Mapping[str, Any]) -> str:
 def _not_judged_text(summary: Mapping[str, Any]) -> str:
     if verdict_in(summary) is not Verdict.NOT_JUDGED:
         return ""
-    lacks = missing_in(summary["statuses"], summary["self-test"], summary["without rows"])
-    return f"; NOT JUDGED: {', '.join(one.value for one in lacks)}"
+    return f"; NOT JUDGED: {', '.join(one.value for one in missing_in(summary))}"
 
 
 def saved_text(summary: Mapping[str, Any]) -> str:
@@ -222,7 +227,7 @@ def _coverage_lines(facts: Mapping[str, Any]) -> list[str]:
 
 def _flat_facts(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, object]]:
     for name, value in facts.items():
-        if name == "coverage":
+        if name in ("coverage", IDS):
             continue
         if isinstance(value, dict):
             yield from _flat_facts(value, f"{prefix}{name}: ")

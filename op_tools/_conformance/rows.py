@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from .._base.core import Error
@@ -83,6 +84,15 @@ assert COLUMNS[-1] == "worker"
 COLUMNS_OF_COMPILED = ("ran", "breaks", "recompiles", "fallbacks")
 """Behind the others, where cases were compiled."""
 
+_KINDS: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float, NoneType),
+    "dict[str, int]": (dict,),
+}
+_KIND_OF_FIELD = {one.name: _KINDS[one.type] for one in fields(Row)}
+
 _PHASES = {"inplace": "inplace", "out": "out"}
 
 
@@ -110,6 +120,13 @@ def shard_text(place: str, number: int, count: int) -> str:
 def status_of_case(rows: Iterable[Row]) -> str:
     """Of a case: that of its worst row."""
     return min((row.status for row in rows), key=WORST_FIRST.index)
+
+
+class FoundRows(dict[str, list[Row]]):
+    """Rows of files, by case."""
+
+    damaged = 0
+    """Lines that are no rows, of cases that were not run again: whose they were is not known."""
 
 
 def add_case(by_case: dict[str, list[Row]], rows: list[Row]) -> None:
@@ -146,34 +163,52 @@ class RowWriter:
         os.close(self._file)
 
 
-def read_rows(path: Path) -> dict[str, list[Row]]:
-    """The rows by case. A torn line is left out.
+def read_rows(path: Path) -> FoundRows:
+    """The rows by case. A torn line is left out, and counted unless its case was run again.
 
     Raises:
         op_tools.Error: the file cannot be read, or holds something else.
     """
-    by_case: dict[str, list[Row]] = {}
+    by_case = FoundRows()
+    torn: list[str] = []
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
     for number, line in enumerate(lines, 1):
         try:
-            content_of_line = json.loads(line)
-        except ValueError:
-            continue  # torn: that case is run again
-        try:
-            rows = [Row(**one) for one in content_of_line]
-            wrong = not rows or any(row.status not in STATUSES or not isinstance(row.case, str) for row in rows)
-        except TypeError:
-            wrong = True
-        if wrong:
+            rows = _rows_of_line(line)
+        except (ValueError, RecursionError):
+            torn += [line] if line.strip() else []
+            continue
+        if rows is None:
             raise Error(f"{path}:{number}: is no row of op-tools conformance")
+        start = line[: line.find(json.dumps(rows[0].case)) + len(json.dumps(rows[0].case))]
+        torn = [one for one in torn if not (one.startswith(start) or start.startswith(one))]
         add_case(by_case, rows)
+    by_case.damaged = len(torn)
     return by_case
 
 
-def rows_below(folder: Path) -> dict[str, list[Row]]:
+def _rows_of_line(line: str) -> list[Row] | None:
+    """The rows of a case; None where the line holds something else."""
+    content = json.loads(line)
+    if not isinstance(content, list) or not content:
+        return None
+    try:
+        rows = [Row(**fields) for fields in content]
+    except TypeError:  # no object, or other names
+        return None
+    return rows if all(map(_is_whole, rows)) and len({row.case for row in rows}) == 1 else None
+
+
+def _is_whole(row: Row) -> bool:
+    """Each field is of its type: whoever reads the row adds its numbers and compares its texts."""
+    is_typed = all(isinstance(getattr(row, name), kind) for name, kind in _KIND_OF_FIELD.items())
+    return is_typed and row.status in STATUSES and all(type(calls) is int for calls in row.models.values())
+
+
+def rows_below(folder: Path) -> FoundRows:
     """The rows of all shards of a result, sorted by case.
 
     Raises:
@@ -184,10 +219,15 @@ def rows_below(folder: Path) -> dict[str, list[Row]]:
     if not paths:
         raise Error(f"{folder}: no result of op-tools conformance run is here (no {ROWS_FILE})")
     by_case: dict[str, list[Row]] = {}
+    damaged = 0
     for path in paths:
-        for rows in read_rows(path).values():
+        of_file = read_rows(path)
+        damaged += of_file.damaged
+        for rows in of_file.values():
             add_case(by_case, rows)
-    return dict(sorted(by_case.items()))
+    of_all = FoundRows(sorted(by_case.items()))
+    of_all.damaged = damaged
+    return of_all
 
 
 def packed(rows: Mapping[str, Sequence[Row]]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .._base.core import Error, __version__, tolerance_text
-from .._base.verdict import Verdict
+from .._base.verdict import Verdict, verdict_of
 from .._torch.rank_shares import Ranks, ranks
 from .._torch.run_facts import program_facts
 from .case import Case
@@ -23,10 +23,10 @@ from .coverage import coverage_of
 from .exceptions import Exceptions
 from .golden import write_facts
 from .reports import saved_text, verdict_text, write_reports
-from .rows import ROWS_FILE, Row, RowWriter, packed, rows_below, shard_text, status_of_case, unpacked
+from .rows import ROWS_FILE, FoundRows, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
 from .shard_run import Session, WorkerPlan, share_of
-from .summary import FORMAT, RUN_FILE, read_run_facts, verdict_of_cases
+from .summary import FORMAT, IDS, RUN_FILE, read_run_facts, result_of, summary_of, verdict_in
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # Settings of a run that must be the same for all its shards, and where it is resumed.
@@ -80,6 +80,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         "coverage": coverage_of(plan.device),
         "self-test": "it is not finished",
+        IDS: [case.id for case in cases],
     }
 
 
@@ -150,7 +151,8 @@ def run_cases(
         mine = share_of(cases, *settings.shard)
         session = Session(mine, plan, settings.jobs, settings.timeout, exceptions, say)
         rows = session.run(rows_file, resume=settings.resume)
-        return group.agreed(_finish(group, settings, facts, rows, self_test.outcome(), say))
+        share = facts[IDS] if group.count > 1 else [case.id for case in mine]
+        return group.agreed(_finish(group, settings, facts, rows, share, self_test.outcome(), say))
 
 
 def _finish(
@@ -158,10 +160,11 @@ def _finish(
     settings: Settings,
     facts: dict[str, Any],
     rows: dict[str, list[Row]],
+    share: list[str],
     trouble: str,
     say: Callable[[str], None],
 ) -> Verdict:
-    """Writes the reports; of all ranks on rank 0, which gives the verdict."""
+    """Writes the reports; of all ranks on rank 0, which gives the verdict of their share of the cases."""
     gathered = group.gathered((packed(rows), trouble))
     if gathered is None:
         return Verdict.NOT_JUDGED  # rank 0 tells
@@ -177,7 +180,9 @@ def _finish(
             writer.close()
     facts = _tested(facts, (said for _, said in parts))
     _write_facts(settings.folder, facts)
-    summary = write_reports(settings.folder, rows_below(settings.folder), facts)
+    summary = write_reports(settings.folder, result_of(rows_below(settings.folder), facts))
     say(saved_text(summary) if facts["keeps"] else verdict_text(summary))
-    counts = Counter(status_of_case(found) for of_rank, _ in parts for found in of_rank.values())
-    return verdict_of_cases(counts, facts["self-test"], len(group.missing))
+    mine = FoundRows(item for of_rank, _ in parts for item in of_rank.items())
+    verdict = verdict_in(summary_of(result_of(mine, {**facts, IDS: share})))
+    unseen = verdict is Verdict.NOT_JUDGED or bool(group.missing)
+    return verdict_of(wrong=verdict is Verdict.DIFFERS, unseen=unseen)

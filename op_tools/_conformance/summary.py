@@ -6,6 +6,7 @@ import enum
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .rows import (
     UNSUPPORTED,
     WORST_FIRST,
     WRONG,
+    FoundRows,
     Row,
     rows_below,
     status_of_case,
@@ -29,30 +31,66 @@ from .rows import (
 
 FORMAT = 1
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
+IDS = "ids"
+"""In run.json: the cases of the list, so that a case without rows is known, whatever else has rows."""
 
 Rows = Mapping[str, list[Row]]
 
 
-def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary.
+@dataclass(frozen=True)
+class RunResult:
+    """The rows of a run, measured by its facts: every verdict about it is made of this."""
 
-    Args:
-        rows: by case.
-        facts: of the run: the content of run.json.
+    rows: Rows
+    """By case, of those of the run's list."""
+    facts: Mapping[str, Any]
+    """The content of run.json."""
+    without_rows: int
+    """Cases of the list that have none."""
+    others: list[str]
+    """Cases that have rows, and are of another list: they stand in for no case."""
+    damaged: int
+    """Lines that are no rows."""
+
+
+def result_of(by_case: FoundRows, facts: Mapping[str, Any]) -> RunResult:
+    """Measures rows by the facts of their run."""
+    if (ids := facts.get(IDS)) is None:  # of a version that wrote the number of the cases alone
+        more = len(by_case) - facts["cases"]
+        others = [f"{more} of the {len(by_case)} that have rows"] if more > 0 else []
+        return RunResult(by_case, facts, max(-more, 0), others, by_case.damaged)
+    rows = {case: of_case for case in ids if (of_case := by_case.get(case)) is not None}
+    others = sorted(by_case.keys() - rows.keys())
+    return RunResult(dict(sorted(rows.items())), facts, len(ids) - len(rows), others, by_case.damaged)
+
+
+def read_result(folder: Path) -> RunResult:
+    """The rows and the facts of a run, from the files in its folder.
+
+    Raises:
+        op_tools.Error: a file of them is missing or damaged.
     """
+    return result_of(rows_below(folder), read_run_facts(folder))
+
+
+def summary_of(result: RunResult) -> dict[str, Any]:
+    """The summary, which is written as summary.json."""
+    rows, facts = result.rows, result.facts
     statuses = {case: status_of_case(found) for case, found in rows.items()}
     counts = Counter(statuses.values())
     operators: dict[str, dict[str, Counter[str]]] = {}
     for case, of_case in rows.items():
         dtypes = operators.setdefault(of_case[0].op, {})
         dtypes.setdefault(of_case[0].dtype, Counter())[statuses[case]] += 1
-    return {
+    summary = {
         "format": FORMAT,
         "device": facts["device"],
         "torch": facts["torch"],
         "list": facts["list"],
         "cases": facts["cases"],
-        "without rows": facts["cases"] - len(rows),
+        "without rows": result.without_rows,
+        **({"cases of another list": result.others} if result.others else {}),
+        **({"damaged lines": result.damaged} if result.damaged else {}),
         "statuses": {name: counts[name] for name in WORST_FIRST if counts[name]},
         "operators": {
             op: {dtype: _sorted(of) for dtype, of in sorted(dtypes.items())} for op, dtypes in sorted(operators.items())
@@ -61,8 +99,8 @@ def summary_of(rows: Rows, facts: Mapping[str, Any]) -> dict[str, Any]:
         "ran": dict(sorted(Counter(row.ran for of_case in rows.values() for row in of_case if row.ran).items())),
         **_compilation(rows),
         "self-test": facts["self-test"],
-        "exit status": status_of_verdict(verdict_of_cases(counts, facts["self-test"], facts["cases"] - len(rows))),
     }
+    return {**summary, "exit status": status_of_verdict(verdict_in(summary))}
 
 
 def _compilation(rows: Rows) -> dict[str, Any]:
@@ -85,32 +123,32 @@ class Missing(enum.Enum):
     SELF_TEST = "the suite did not find the faults that it planted"
     DAMAGED = "some cases could not be tried"
     NOT_RUN = "some cases have no row"
+    OTHER_LIST = "some rows are of cases of another list"
+    DAMAGED_LINES = "some lines of rows are damaged"
     MOST_UNJUDGED = "most cases have no verdict"
 
 
-def missing_in(counts: Mapping[str, int], self_test: str, without_rows: int) -> list[Missing]:
-    """The gaps, by the number of cases of each status, the failure of the self-test (""), and the cases without rows. A case
-    that the device does not implement has no verdict, except where a list of exceptions expects it."""
+def missing_in(summary: Mapping[str, Any]) -> list[Missing]:
+    """The gaps of a summary. A case that the device does not implement has no verdict, except where a list of exceptions expects
+    it."""
+    counts = summary["statuses"]
     judged = sum(counts.get(one, 0) for one in (*RIGHT, *WRONG, EXPECTED))
     unjudged = sum(counts.get(one, 0) for one in (NOT_JUDGED, UNSUPPORTED))
     lacks = {
-        Missing.SELF_TEST: bool(self_test),
+        Missing.SELF_TEST: bool(summary["self-test"]),
         Missing.DAMAGED: bool(counts.get(ERROR)),
-        Missing.NOT_RUN: without_rows > 0,
+        Missing.NOT_RUN: summary["without rows"] > 0,
+        Missing.OTHER_LIST: bool(summary.get("cases of another list")),
+        Missing.DAMAGED_LINES: bool(summary.get("damaged lines")),
         Missing.MOST_UNJUDGED: not judged or unjudged > judged,
     }
     return [one for one, holds in lacks.items() if holds]
 
 
-def verdict_of_cases(counts: Mapping[str, int], self_test: str, without_rows: int = 0) -> Verdict:
-    """`differs` only where the suite itself can be trusted."""
-    wrong = not self_test and any(counts.get(one) for one in WRONG)
-    return verdict_of(wrong=wrong, unseen=bool(missing_in(counts, self_test, without_rows)))
-
-
 def verdict_in(summary: Mapping[str, Any]) -> Verdict:
-    """The verdict of a summary."""
-    return verdict_of_cases(summary["statuses"], summary["self-test"], summary["without rows"])
+    """The verdict of a summary: `differs` only where the suite itself can be trusted."""
+    wrong = not summary["self-test"] and any(summary["statuses"].get(one) for one in WRONG)
+    return verdict_of(wrong=wrong, unseen=bool(missing_in(summary)))
 
 
 def _models(rows: Rows, statuses: Mapping[str, str]) -> dict[str, dict[str, int]]:
@@ -153,25 +191,41 @@ def read_run_facts(folder: Path) -> dict[str, Any]:
     Raises:
         op_tools.Error: it is not there, or lacks something.
     """
-    facts = read_part(folder / RUN_FILE)
+    file = folder / RUN_FILE
+    facts = read_part(file)
     for name, kind in (("device", str), ("torch", str), ("list", str), ("cases", int), ("self-test", str)):
-        if not isinstance(facts.get(name), kind):
-            raise Error(f"{folder / RUN_FILE}: {name!r} is missing")
+        if name not in facts:
+            raise Error(f"{file}: {name!r} is missing")
+        if type(facts[name]) is not kind:
+            raise Error(f"{file}: {name!r} is damaged")
+    ids = facts.get(IDS)
+    are_ids = isinstance(ids, list) and all(isinstance(one, str) for one in ids) and len(set(ids)) == facts["cases"]
+    is_damaged = {
+        "cases": facts["cases"] < 0,
+        IDS: ids is not None and not are_ids,
+        "coverage": not isinstance(facts.get("coverage"), dict | None),
+    }
+    for name, holds in is_damaged.items():
+        if holds:
+            raise Error(f"{file}: {name!r} is damaged")
     return facts
 
 
-def differences(folder: Path) -> list[str]:
-    """The entries of a result's summary that do not follow from its rows.
+def differences(folder: Path, computed: Mapping[str, Any]) -> list[str]:
+    """The entries of a result's summary.json that do not follow from its rows.
+
+    Args:
+        folder: of the result.
+        computed: the summary by its rows.
 
     Raises:
-        op_tools.Error: a file of the result is missing or damaged.
+        op_tools.Error: the file is missing or damaged.
     """
-    told = read_part(folder / SUMMARY_FILE)
-    computed = json.loads(json.dumps(summary_of(rows_below(folder), read_run_facts(folder))))
+    told, by_rows = read_part(folder / SUMMARY_FILE), json.loads(json.dumps(computed))
     return [
-        f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(computed.get(name))} by the rows"
-        for name in sorted(told.keys() | computed.keys())
-        if told.get(name) != computed.get(name)
+        f"{name}: {_short(told.get(name))} in {SUMMARY_FILE}, {_short(by_rows.get(name))} by the rows"
+        for name in sorted(told.keys() | by_rows.keys())
+        if told.get(name) != by_rows.get(name)
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .._base.results import Shown, text_table, worded
 from .._base.verdict import Verdict, verdict_of
 from .rows import CRASHED, DIFFERS, ERROR, EXPECTED, HUNG, NOT_JUDGED, RIGHT, UNSUPPORTED, Row
-from .summary import Rows
+from .summary import Missing, Rows, RunResult, missing_in, summary_of
 
 _NOT_RIGHT = (CRASHED, HUNG, DIFFERS, UNSUPPORTED, EXPECTED, ERROR)
 _MOST = 50
@@ -54,12 +54,19 @@ class Trend:
     """Phases of cases that one of them does not judge."""
     times: list[Slower] = field(default_factory=list)
     """The largest ratio first."""
+    gaps: list[tuple[str, Missing]] = field(default_factory=list)
+    """Those of each result: "OLD" or "NEW", and why its verdict is not known."""
 
     @property
     def verdict(self) -> Verdict:
-        """`differs` where something became wrong, or is not there any more; `agrees` only where both judge most."""
-        wrong = bool(self.regressions or self.gone)
-        return verdict_of(wrong=wrong, unseen=not self.compared or self.unjudged > self.compared)
+        """`differs` where something became wrong, or is not there any more, and neither is void; `agrees` only where both are judged,
+        and judge most."""
+        is_void = any(gap is Missing.SELF_TEST for _, gap in self.gaps)
+        wrong = not is_void and bool(self.regressions or self.gone)
+        return verdict_of(wrong=wrong, unseen=bool(self.gaps) or self._most_unjudged())
+
+    def _most_unjudged(self) -> bool:
+        return not self.compared or self.unjudged > self.compared
 
     def table(self) -> str:
         """For people."""
@@ -67,7 +74,10 @@ class Trend:
             f"{len(self.regressions)} regressions, {len(self.repaired)} repaired, {len(self.gone)} that were right are gone, "
             f"{self.new} new cases"
         ]
-        if self.verdict is Verdict.NOT_JUDGED:
+        lines += [
+            f"{'NOT JUDGED: ' * (self.verdict is Verdict.NOT_JUDGED)}{name}: {gap.value}" for name, gap in self.gaps
+        ]
+        if self.verdict is Verdict.NOT_JUDGED and self._most_unjudged():
             lines.append(
                 f"NOT JUDGED: both results judge {self.compared} phases of cases, one of them {self.unjudged} not"
             )
@@ -88,10 +98,13 @@ class Trend:
         return "\n".join(lines)
 
 
-def trend_of(old: Rows, new: Rows) -> Trend:
+def trend_of(old_result: RunResult, new_result: RunResult) -> Trend:
     """Compares the rows of two results by case and phase."""
+    old, new = old_result.rows, new_result.rows
     before, after = _by_phase(old), _by_phase(new)
     trend = Trend(new=len(new.keys() - old.keys()))
+    for name, result in (("OLD", old_result), ("NEW", new_result)):
+        trend.gaps += [(name, gap) for gap in missing_in(summary_of(result))]
     trend.gone = sorted(case for case in old.keys() - new.keys() if all(row.status in RIGHT for row in old[case]))
     for key in sorted(before.keys() & after.keys()):
         was, now = before[key], after[key]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .._base.checks import Kinds, checked_object
 from .._base.core import Error
+from .._base.state_file import append_state, read_state
 from .._tools.black_box_file import BlackBox
 from .._tools.black_boxes import read_black_boxes
 from .program import shown
@@ -71,30 +72,20 @@ class RunState:
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], *, resume: bool) -> None:
-        self._path, self._known = path, {}
+        self._path = path
+        self._known: dict[str, Run] = {}
         if path.exists() and not resume:
             raise Error(
                 f"{path}: there is a state of an earlier diagnosis; go on with it by --resume, or give another -o"
             )
         if resume:
-            lines = self._lines()
+            lines = read_state(path)[0] if path.exists() else []
             if not lines or lines[0].get("facts") != facts:
                 raise Error(f"--resume: {path} is missing, or of another program or other options")
-            self._known = {line["key"]: self._run_of(line["run"]) for line in lines if "key" in line}
+            runs = {str(line.get("key")): _run_of(line.get("run")) for line in lines[1:]}
+            self._known = {key: run for key, run in runs.items() if run is not None}
         else:
-            self._write({"facts": facts})
-
-    @staticmethod
-    def _run_of(facts: dict[str, Any]) -> Run:
-        return Run(**{**facts, "ended": Ended(facts["ended"])})
-
-    def _lines(self) -> list[dict[str, Any]]:
-        lines = []
-        with contextlib.suppress(OSError):
-            for line in self._path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):  # the last line may be cut
-                    lines.append(json.loads(line))
-        return lines
+            append_state(path, {"facts": facts})
 
     def known(self, key: str) -> Run | None:
         """How a command ended in an earlier run of the diagnosis."""
@@ -102,16 +93,19 @@ class RunState:
 
     def end(self, key: str, run: Run) -> None:
         """A command has ended."""
-        self._write({"key": key, "run": asdict(run)})
+        append_state(self._path, {"key": key, "run": asdict(run)})
 
-    def _write(self, line: dict[str, Any]) -> None:
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise Error(f"{self._path}: {error.strerror}") from None
+
+_RUN: Kinds = {"command": str, "folder": str, "ended": str, "status": int, "seconds": (int, float), "steps": int}
+
+
+def _run_of(content: Any) -> Run | None:
+    """None: the line is damaged, and the command runs again."""
+    try:
+        facts = checked_object("a run", content, _RUN)
+        return Run(**{**facts, "ended": Ended(facts["ended"])})
+    except (Error, KeyError, TypeError, ValueError):
+        return None
 
 
 class Watch:

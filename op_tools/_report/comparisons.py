@@ -1,17 +1,20 @@
-"""Comparisons of recordings: the file of op-tools compare --json"""
+"""Comparisons of recordings and captures: the file of op-tools compare --json"""
 
 from __future__ import annotations
 
+import enum
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from .._base.core import Error
 from .._base.declared_rows import CallVerdict
-from .._base.verdict import Verdict, verdict_of
-from . import one_iteration
+from . import further_comparisons, one_iteration
+from .comparison_summary import judge_by_summary
+from .further_comparisons import Further
 from .part import (
     Chart,
     Column,
@@ -54,26 +57,83 @@ _MARKS: dict[str, Mark] = {
 _PAIR, _SUMMARY, _LOSS, _FIRST = "pair", "summary", "loss", "first_divergence"
 
 
-def is_comparison(file: Path) -> bool:
-    """Its first line is a record of op-tools compare."""
-    try:
-        with file.open("rb") as content:
-            first = json.loads(content.readline(100_000))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and first.get("kind") in (_PAIR, _SUMMARY, _LOSS, one_iteration.KIND)
+class Two(enum.Enum):
+    """Forms of files: two runs, call by call; an iteration of two runs, module by module."""
+
+    RUNS = "runs"
+    ITERATION = "iteration"
 
 
-def part_of_file(file: Path, origin: Origin) -> Part:
-    """The part of a comparison of calls, or of the modules of an iteration.
+Form = Two | Further
+# A kind of record, a name that it has in files of a form, and the form; the first that fits.
+_SIGNS: tuple[tuple[str, str, Form], ...] = (
+    (_PAIR, "verdict", Two.RUNS),
+    (_LOSS, "side", Two.RUNS),
+    (one_iteration.KIND, "what", Two.ITERATION),
+    ("spread", "plan", Further.RANKS),
+    ("row", "ids_a", Further.SEQUENCES),
+    ("beyond_rounding", "ids_a", Further.SEQUENCES),
+    ("confirmed", "path_a", Further.CAPTURES),
+    ("confirmation", "problems", Further.CAPTURES),
+    (_FIRST, "like_it", Further.MANY),
+    (_FIRST, "ids_a", Further.SEQUENCES),
+    (_FIRST, "plan", Further.RANKS),
+    (_FIRST, "id_a", Two.RUNS),
+    (_SUMMARY, "odd", Further.MANY),
+    (_SUMMARY, "tokens_a", Further.SEQUENCES),
+    (_SUMMARY, "incomplete", Two.RUNS),
+    (_SUMMARY, "first", Two.ITERATION),
+    (_SUMMARY, "ranks", Further.RANKS),
+    (_SUMMARY, "verdict", Two.RUNS),
+)
+_BEGINNINGS = tuple(f'{{"kind": "{kind}", '.encode() for kind, _, _ in _SIGNS)
+
+
+_READ = 100_000  # bytes of the beginning and of the end of a file, in which a damaged line hides no other
+
+
+def part_of_file(file: Path, origin: Origin) -> Part | None:
+    """The part of a file of op-tools compare or op-tools one-iter; None where it is another program's.
 
     Raises:
         op_tools.Error: it cannot be read.
     """
+    form = _form_of_file(file)
+    if form is None:
+        return None
     rows = json_rows(file, origin)
-    first = next(rows, {})
-    reader = one_iteration.part_of_rows if first.get("kind") == one_iteration.KIND else part_of_rows
-    return reader(chain([first], rows), origin)
+    if isinstance(form, Further):
+        return further_comparisons.part_of_rows(form, rows, origin)
+    return (part_of_rows if form is Two.RUNS else one_iteration.part_of_rows)(rows, origin)
+
+
+def _form_of_file(file: Path) -> Form | None:
+    try:
+        with file.open("rb") as content:
+            first = content.read(_READ)
+            content.seek(max(0, content.seek(0, os.SEEK_END) - _READ))
+            last = content.read()
+    except OSError:
+        return None
+    lines = (*first.splitlines(), *reversed(last.splitlines()))
+    form = next((form for line in lines if (form := _form_of_line(line)) is not None), None)
+    if form is None and first.startswith(_BEGINNINGS) and _record_of(lines[0]) is None:
+        raise Error(f"{file}: begins as a file of op-tools compare --json, and no line of it can be read")
+    return form
+
+
+def _form_of_line(line: bytes) -> Form | None:
+    record = _record_of(line) or {}
+    return next((form for kind, name, form in _SIGNS if record.get("kind") == kind and name in record), None)
+
+
+def _record_of(line: bytes) -> dict[str, Any] | None:
+    """None: the line is no object of JSON, or of no kind."""
+    try:
+        record = json.loads(line) if b'"kind"' in line else None
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _add_loss(losses: dict[str, list[tuple[float, float]]], row: Mapping[str, Any]) -> None:
@@ -133,13 +193,6 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         series = (Series(name, tuple(points)) for name, points in losses.items())
         part.curves = [Curve("Losses of both runs", "step", tuple(series), tuple(at.items()))]
     part.facts = [(name, f"{count:,}") for name, count in counts.most_common()]
-    if summary is None:
-        origin.gaps.append("the file of the comparison has no summary: it is cut off")
-    else:
-        unseen = summary.get("unseen")
-        origin.gaps += [str(reason) for reason in unseen] if isinstance(unseen, list) else []
-    said = text_of(summary or {}, "verdict")
-    wrong = any(finding.mark is Mark.WRONG for finding in part.findings) or said == Verdict.DIFFERS
-    part.verdict = verdict_of(wrong=wrong, unseen=bool(origin.gaps) or said != Verdict.AGREES)
+    judge_by_summary(part, summary, counts, (summary or {}).get("verdicts"))
     part.cannot_tell = ["op-tools compare: which of two runs is right; A is taken as the reference."]
     return part

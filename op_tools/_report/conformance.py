@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .._base.core import Error
-from .._base.data_file import read_json
+from .._base.error_text import one_line
 from .._base.own_command import op_tools_line
-from .._base.verdict import verdict_of
+from .._base.verdict import Verdict, verdict_of
 from .._conformance.reports import share, verdict_text
 from .._conformance.rows import ERROR, EXPECTED, NOT_JUDGED, ROWS_FILE, STATUSES, UNSUPPORTED, WRONG, rows_below
-from .._conformance.summary import RUN_FILE, SUMMARY_FILE, missing_in, verdict_in
+from .._conformance.summary import (
+    RUN_FILE,
+    SUMMARY_FILE,
+    Rows,
+    differences,
+    missing_in,
+    read_run_facts,
+    result_of,
+    summary_of,
+    verdict_in,
+)
 from .part import Column, Command, FindingsOf, Grid, Mark, Origin, Part, Table, short
 
 _COLUMNS = (
@@ -36,9 +48,13 @@ _MARKS = {
 
 
 def is_result(folder: Path) -> bool:
-    """It is the folder of a run of op-tools conformance, which may not have ended."""
-    has_facts = (folder / SUMMARY_FILE).is_file() or (folder / RUN_FILE).is_file()
-    return has_facts and any(folder.glob(f"{Path(ROWS_FILE).stem}*.jsonl"))
+    """It is the folder of a run of op-tools conformance, which may not have ended, or have lost its rows."""
+    if any(folder.glob(f"{Path(ROWS_FILE).stem}*.jsonl")):
+        return (folder / SUMMARY_FILE).is_file() or (folder / RUN_FILE).is_file()
+    try:
+        return (folder / RUN_FILE).is_file() and bool(read_run_facts(folder))
+    except Error:
+        return False  # another program's
 
 
 def part_of_folder(folder: Path, origin: Origin) -> Part:
@@ -48,10 +64,46 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         op_tools.Error: a file is damaged.
     """
     part = Part("op-tools conformance", origin)
+    part.commands = [
+        Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
+    ]
+    part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
+    by_case = rows_below(folder)
+    try:
+        result = result_of(by_case, read_run_facts(folder))
+    except Error as error:
+        _add_rows(part, by_case)
+        origin.gaps.append(f"it is not known which cases were to run: {one_line(error)}")
+        part.verdict = verdict_of(wrong=any(finding.mark is Mark.WRONG for finding in part.findings), unseen=True)
+        return part
+    _add_rows(part, result.rows)
+    summary = summary_of(result)
+    origin.gaps += _gaps_of_summary_file(folder, summary)
+    origin.gaps += [lack.value for lack in missing_in(summary)]
+    verdict = verdict_in(summary)
+    part.verdict = verdict_of(wrong=verdict is Verdict.DIFFERS, unseen=bool(origin.gaps))
+    part.text = verdict_text(summary)
+    part.facts = [(str(status), f"{count:,}") for status, count in summary["statuses"].items()]
+    return part
+
+
+def _gaps_of_summary_file(folder: Path, summary: Mapping[str, Any]) -> list[str]:
+    """A run that ended wrote its summary, and its rows give the same again."""
+    if not (folder / SUMMARY_FILE).is_file():
+        return [f"there is no {SUMMARY_FILE}: the run was killed, or still runs"]
+    try:
+        differs = bool(differences(folder, summary))
+    except Error as error:
+        return [one_line(error)]
+    return [f"{SUMMARY_FILE} does not follow from the rows: op-tools conformance verify says where"] * differs
+
+
+def _add_rows(part: Part, rows: Rows) -> None:
+    """Their table, findings and picture."""
     table = Table("Cases", _COLUMNS)
     findings = FindingsOf(part, "x limit")
     cells: defaultdict[tuple[str, str], Counter[Mark]] = defaultdict(Counter)
-    for row in (row for rows in rows_below(folder).values() for row in rows):
+    for row in (row for of_case in rows.values() for row in of_case):
         mark = _MARKS.get(row.status)
         ratio = share(row) if row.error is not None and row.limit else None
         cells[row.op, row.dtype or "(none)"][mark or Mark.RIGHT] += 1
@@ -69,21 +121,3 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         )
     part.tables.append(table)
     part.grids = [Grid("Operators and dtypes", "operator", cells)]
-    part.commands = [
-        Command("the verdict again, with exit status", op_tools_line("conformance", "report", str(folder)))
-    ]
-    part.cannot_tell = ["op-tools conformance: its cases are samples; other shapes and values were not tried."]
-    if not (folder / SUMMARY_FILE).is_file():
-        origin.gaps.append(f"there is no {SUMMARY_FILE}: the run was killed, or still runs")
-        part.verdict = verdict_of(wrong=any(finding.mark is Mark.WRONG for finding in part.findings), unseen=True)
-        return part
-    summary = read_json(folder / SUMMARY_FILE)
-    try:
-        part.verdict = verdict_in(summary)
-        part.text = verdict_text(summary)
-        lacks = missing_in(summary["statuses"], summary["self-test"], summary["without rows"])
-        part.facts = [(str(status), f"{count:,}") for status, count in summary["statuses"].items()]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Error(f"{folder / SUMMARY_FILE}: is no summary of op-tools conformance: {error!r}") from None
-    origin.gaps += [lack.value for lack in lacks]
-    return part

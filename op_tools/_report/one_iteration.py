@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.declared_rows import CallVerdict
-from .._base.verdict import Verdict, verdict_of
+from .._base.verdict import Verdict
+from .comparison_summary import judge_by_summary
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, integer_of, number_of, short, text_of
 
 KIND = "result"
@@ -31,7 +32,7 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
     table = Table("Results of modules", _COLUMNS)
     findings = FindingsOf(part, "x limit")
     counts: Counter[str] = Counter()
-    summary: Mapping[str, Any] = {}
+    summary: Mapping[str, Any] | None = None
     for row in rows:
         if row.get("kind") != KIND:
             summary = row
@@ -48,7 +49,8 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         text = ": ".join(filter(None, (born, text_of(row, "finding") or text_of(row, "why"))))
         if is_wrong:
             mark = Mark.NOTE if born == CallVerdict.CARRIED else Mark.WRONG
-            share = difference / limit if difference is not None and limit else None
+            # Within its limit it is wrong for the reason in its text: a share would say the contrary.
+            share = difference / limit if difference is not None and limit and difference > limit else None
             findings.add(mark, fields, text=text, worst=share, apart=born)
         elif verdict == Verdict.NOT_JUDGED:
             findings.add(Mark.NOT_JUDGED, fields, text=text or verdict)
@@ -67,13 +69,6 @@ def part_of_rows(rows: Iterable[Mapping[str, Any]], origin: Origin) -> Part:
         )
     part.tables.append(table)
     part.facts = [(name, f"{count:,}") for name, count in counts.most_common()]
-    unseen = summary.get("unseen")
-    if isinstance(unseen, list):
-        origin.gaps += map(str, unseen)
-    else:
-        origin.gaps.append("the file of the comparison has no summary: it is cut off")
-    said = text_of(summary, "verdict")
-    wrong = said == Verdict.DIFFERS or counts[Verdict.DIFFERS.value] > 0
-    part.verdict = verdict_of(wrong=wrong, unseen=bool(origin.gaps) or said != Verdict.AGREES)
+    judge_by_summary(part, summary, counts, (summary or {}).get("verdicts"))
     part.cannot_tell = ["op-tools one-iter: which operator of a module is wrong; op-tools run --autocompare names it."]
     return part

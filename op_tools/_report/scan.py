@@ -170,9 +170,7 @@ def _read_below(place: Path, without_recordings: bool) -> Iterator[Part | None]:
             if name.endswith(RECORDING):
                 if not without_recordings:
                     yield _part_or_reason(_RECORDINGS, file, partial(_part_of_recording, file, many))
-            elif name.endswith(".jsonl") and comparisons.is_comparison(file):
-                yield comparisons.part_of_file(file, Origin(str(file)))
-            elif name.endswith(".json"):
+            elif name.endswith((".json", ".jsonl")):
                 yield _part_or_reason(name, file, partial(_part_of_json, file))
         if any(name.endswith(_BLACK_BOX) for name in files):
             yield _part_or_reason(_BLACK_BOXES, folder, partial(black_box.part_of_folder, folder, Origin(str(folder))))
@@ -196,11 +194,13 @@ def _part_of_recording(file: Path, count: int) -> Part:
 
 
 def _part_of_json(file: Path) -> Part | None:
-    """Of a replay or of a bisection; None where it is another program's file.
+    """Of a comparison, a replay or a bisection; None where it is another program's file.
 
     Raises:
         op_tools.Error: it is damaged, and begins as ours do.
     """
+    if (part := comparisons.part_of_file(file, Origin(str(file)))) is not None:
+        return part
     with file.open("rb") as content:
         head = content.read(_HEAD)
     if not any(name in head for name in (b'"calls"', b'"verdict"')):
@@ -225,8 +225,6 @@ def _part_of_file(file: Path) -> Part:
         return recordings.part_of_file(file, Origin(str(file)))
     if file.suffix == _BLACK_BOX:
         return black_box.part_of_folder(file, Origin(str(file)))
-    if comparisons.is_comparison(file):
-        return comparisons.part_of_file(file, Origin(str(file)))
     if (part := _part_of_json(file)) is not None:
         return part
     raise Error(f"{file}: is no file of which a report is made; give the folder that a tool wrote")

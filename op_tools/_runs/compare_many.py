@@ -129,7 +129,7 @@ class ManyRuns(Result):
         columns: list[Shown[OddRow]] = [
             Shown("rank", lambda row: str(row.rank), is_number=True),
             worded("step", "step"),
-            worded("op", "op"),
+            Shown("op", lambda row: row.op if row.phase == "forward" else f"{row.op} {row.phase}"),
             worded("module", "module"),
             worded("finding", "finding"),
             Shown("against", lambda row: f"{row.like_it} : {row.others}"),

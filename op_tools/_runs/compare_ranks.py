@@ -128,7 +128,7 @@ class RanksComparison(Result):
         if self.first is not None:
             records.append({"kind": "first_divergence", "verdict": "born here", **asdict(self.first)})
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
-        records.append({"kind": "summary", **verdict, "ranks": len(self.many)})
+        records.append({"kind": "summary", **verdict, "ranks": len(self.many), "rows": len(self.rows)})
         return "".join(json.dumps(record) + "\n" for record in records)
 
 

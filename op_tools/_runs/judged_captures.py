@@ -147,7 +147,8 @@ class Confirmation(Result):
     def to_json(self) -> str:
         """Lines of JSON: {"kind": "confirmed", ...} for each row, and a summary with the verdict."""
         records = [{"kind": "confirmed", **asdict(row)} for row in self.rows]
-        summary = {"kind": "confirmation", "verdict": self.verdict.value, "problems": self.problems}
+        verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value}
+        summary = {"kind": "confirmation", **verdict, "problems": self.problems, "rows": len(self.rows)}
         return "".join(json.dumps(finite_json(record)) + "\n" for record in [*records, summary])
 
     def table(self) -> str:

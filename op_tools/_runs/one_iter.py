@@ -234,7 +234,7 @@ class OneIterComparison(Result):
             worded("origin", "origin"),
             Shown("difference", lambda row: f"{row.difference:.3g}", is_number=True),
             Shown("limit", lambda row: f"{row.limit:.3g}", is_number=True),
-            worded("why", "why"),
+            Shown("why", lambda row: row.why or ("" if row.difference > row.limit else row.finding)),
         ]
         if shown:
             lines += [text_table(columns, shown, _MOST_ROWS)]

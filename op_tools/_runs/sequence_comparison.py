@@ -181,7 +181,13 @@ class SequenceComparison(Result):
         end = asdict(self.log_probabilities) if self.log_probabilities else None
         verdict = {"exit_status": self.exit_status, "verdict": self.verdict.value, "unseen": self.unseen}
         records.append(
-            {"kind": "summary", **verdict, **{name: getattr(self, name) for name in names}, "log_probabilities": end}
+            {
+                "kind": "summary",
+                **verdict,
+                **{name: getattr(self, name) for name in names},
+                "log_probabilities": end,
+                "rows": len(self.rows),
+            }
         )
         return "".join(json.dumps(record) + "\n" for record in records)
 

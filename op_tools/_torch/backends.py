@@ -107,6 +107,10 @@ def usable_device(name: str, number: int = 0) -> torch.device:
             device = torch.device(device.type, number % torch.accelerator.device_count())
         torch.empty(1, device=device)
     except (RuntimeError, NotImplementedError, AssertionError) as error:
-        advice = f"import its backend first: --import {' or '.join(not_imported()) or 'NAME'}"
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and name.partition(":")[0] == accelerator.type:
+            advice = f"there are {torch.accelerator.device_count()}, with numbers from 0"
+        else:
+            advice = f"import its backend first: --import {' or '.join(not_imported()) or 'NAME'}"
         raise Error(f"--device {name}: {one_line(error)}; {advice}") from error
     return device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .._base.core import Error, log_progress
+from .._base.core import log_progress
 from .._base.own_command import op_tools_line
 from .._base.verdict import status_of, verdict_of
 from .._commands.command_line import UsageError, visible
@@ -25,7 +25,7 @@ def _support_table(options: argparse.Namespace) -> SupportTable:
     if options.mode in ("affinity_apis", "dynamic_shape"):
         return names_only()
     if options.device is None:
-        raise Error(
+        raise UsageError(
             "which device? --device D for a device of this machine, or --support TABLE (op-tools support) for another's"
         )
     sys.stderr.write(

@@ -11,8 +11,9 @@ from .._base.verdict import Verdict, status_of
 from .._bisect.bisection import Session, suspects_of
 from .._bisect.outcome import LOSS, BisectJudge, Metric, read_reference
 from .._bisect.processes import Plan, Processes, State, command_line
-from .._commands.command_line import UsageError, check_script, visible
+from .._commands.command_line import UsageError, check_program, visible
 from .._diagnose.program import Program
+from .wrong_usage import wrong_usage
 
 
 def _say(line: str) -> None:
@@ -25,15 +26,13 @@ def run_command(options: argparse.Namespace) -> int:
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     if not command:
         raise UsageError("which program? op-tools bisect [options] -- train.py ...")
-    if (script := Program(tuple(command)).script) and script[0] != "-m":
-        check_script(script[0])
+    if script := Program(tuple(command)).script:
+        check_program(script)
     if options.check and options.reference:
         raise UsageError("give --check or --reference: the one or the other judges")
     options.metric = options.metric or LOSS
-    try:
+    with wrong_usage():
         metric = Metric(options.metric)
-    except Error as error:
-        raise UsageError(str(error)) from None
     reference = read_reference(options.reference, metric) if options.reference else [] if options.check else None
     judge = BisectJudge(reference, options.band)
     suspects = suspects_of(options.suspects)

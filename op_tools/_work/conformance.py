@@ -12,16 +12,17 @@ from .._commands.command_line import UsageError, visible
 from .._conformance.exceptions import read_exceptions
 from .._conformance.golden import Golden
 from .._conformance.reports import model_text, verdict_text, write_reports
-from .._conformance.rows import rows_below
 from .._conformance.run import Settings, run_cases
 from .._conformance.self_test import SelfTest
 from .._conformance.shard_run import WorkerPlan
-from .._conformance.summary import differences, read_part, read_run_facts, verdict_in
+from .._conformance.summary import differences, read_result, summary_of, verdict_in
 from .._conformance.trend import trend_of
 from .._conformance.workers import prepare, usable_cores
+from .._tools.autocompare import OpAutoCompare
 from .._torch.backends import import_backends, modules_of, usable_device
 from .._torch.rank_shares import is_shared
 from .conformance_cases import selected_cases
+from .wrong_usage import wrong_usage
 
 
 def _say(line: str) -> None:
@@ -34,6 +35,8 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     in_launch = is_shared(())
     if in_launch and options.shard:
         raise UsageError("--shard: the processes of the launch are the shards")
+    with wrong_usage():  # each worker would tell it of each case
+        OpAutoCompare(level="aten").check()
     exceptions_file = "" if writes else options.device_config
     exceptions = read_exceptions(exceptions_file or None)
     golden = str(Path(options.output).absolute()) if writes else options.golden
@@ -78,12 +81,13 @@ def gen(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    changes = differences(Path(options.result))
+    folder = Path(options.result)
+    summary = summary_of(read_result(folder))
+    changes = differences(folder, summary)
     for text in changes:
         sys.stdout.write(visible(f"{text}\n"))
     if changes:
         return status_of(Verdict.DIFFERS)
-    summary = read_part(Path(options.result) / "summary.json")
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
     verdict = verdict_of(wrong=False, unseen=verdict_in(summary) is Verdict.NOT_JUDGED)
     return status_of(verdict, allow_unseen=options.allow_unseen)
@@ -94,13 +98,13 @@ def report(options: argparse.Namespace) -> int:
     if len(folders) > 2:
         raise UsageError("give a result, or an old and a new result")
     if len(folders) == 2:
-        old, new = (read_run_facts(one) for one in folders)
-        if old["list"] != new["list"]:
+        old, new = map(read_result, folders)
+        if old.facts["list"] != new.facts["list"]:
             _say("the results are of different lists: cases in only one of them are counted apart")
-        trend = trend_of(*(rows_below(one) for one in folders))
+        trend = trend_of(old, new)
         sys.stdout.write(visible(trend.table()) + "\n")
         return status_of(trend.verdict, allow_unseen=options.allow_unseen)
-    summary = write_reports(folders[0], rows_below(folders[0]), read_run_facts(folders[0]))
+    summary = write_reports(folders[0], read_result(folders[0]))
     lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return status_of(verdict_in(summary), allow_unseen=options.allow_unseen)

@@ -15,7 +15,7 @@ from .._commands.command_line import UsageError, visible
 from .._conformance import CHOICES, DEFAULT_SOURCES
 from .._conformance.case import Case
 from .._conformance.export import export_cases
-from .._conformance.lists import Filter, digest_of, load_cases, write_list
+from .._conformance.lists import Filter, FilterError, digest_of, load_cases, write_list
 from .._conformance.models import record_program
 from .._conformance.shard_run import sampled
 
@@ -53,8 +53,8 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
     """The cases that the options of add_selection() choose.
 
     Raises:
-        op_tools.Error: there is none, or an option is wrong.
-        UsageError: options do not go together.
+        op_tools.Error: there is none, or a file is damaged.
+        UsageError: an option is wrong, or options do not go together.
     """
     sources = _sources(options)
     captures, mine = tuple(map(Path, options.captures)), tuple(map(Path, options.mine))
@@ -71,6 +71,8 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
     try:
         cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
         gc.freeze()
+    except FilterError as error:
+        raise UsageError(str(error)) from None
     finally:
         if was_enabled:
             gc.enable()

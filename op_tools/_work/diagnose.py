@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._base.core import Error, launched_ranks
 from .._base.verdict import status_of
-from .._commands.command_line import UsageError, check_script, visible
+from .._commands.command_line import UsageError, check_program, visible
 from .._diagnose.answer import Answer
 from .._diagnose.conclusion import finish
 from .._diagnose.program import Program
@@ -32,8 +32,8 @@ def _plan(options: argparse.Namespace) -> Plan:
             "this is a rank of a launcher: give the launcher to it, op-tools diagnose -- torchrun ... train.py"
         )
     program = Program(tuple(command))
-    if (script := program.script) and script[0] != "-m":
-        check_script(script[0])
+    if script := program.script:
+        check_program(script)
     folder = Path(options.output)
     plan = Plan(program, folder, options.reference, options.budget, options.steps, options.stall, options.all)
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._base.core import Error, read_recording, shown_path
 from .._base.verdict import accelerator, status_of, verdict_of, worst
-from .._commands.command_line import UsageError, check_script, visible
+from .._commands.command_line import UsageError, check_module, check_script, visible
 from .._commands.one_iter import FOLDER
 from .._runs.capture_commands import new_folder
 from .._runs.compare_runs import compare_runs, open_run
@@ -20,8 +20,7 @@ from .._tools.record import RECORDING
 
 def _run_iteration(options: argparse.Namespace, program: str, folder: Path) -> tuple[OneIteration, bool]:
     """Runs the program up to the end of the iteration. The second value: it failed before."""
-    if not options.module:
-        check_script(program)
+    (check_module if options.module else check_script)(program)
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiled code has no modules
     run = launch.run_module if options.module else launch.run_script
     tool = OneIteration(folder, seed=options.seed, iterations=options.iterations)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from .._as_cuda import OTHER_ACCELERATORS
 from .._as_cuda.switch import rename_from_environment as start_renaming
 from .._base.config_file import Config, read_config, switched
-from .._base.core import Error, reload_log_level
+from .._base.core import reload_log_level
 from .._base.tool_declarations import CONFIG_FILE, FAIL_ON
 from .._base.tool_descriptions import hook_options, kind_of, kinds
-from .._commands.command_line import UsageError, check_script, visible
+from .._commands.command_line import UsageError, check_module, check_script, visible
 from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
@@ -26,6 +25,7 @@ from .._tools.tool import Hook, HookScope, Tool
 from .._tools.tool_group import Together
 from .._torch.backends import VARIABLE as IMPORT
 from .._torch.backends import import_backends, modules_of
+from .wrong_usage import wrong_usage
 
 
 def _tool_flags(options: argparse.Namespace, config: Config) -> list[str]:
@@ -97,19 +97,10 @@ def chosen_tools(options: argparse.Namespace, config: Config | None = None) -> l
 
 def _refuse_early(tools: Iterable[Tool | Together]) -> None:
     """Values that a tool would refuse when it starts are refused now."""
-    with _wrong_usage():
+    with wrong_usage():
         for tool in tools:
             if isinstance(tool, Tool):
                 tool.check()
-
-
-@contextlib.contextmanager
-def _wrong_usage() -> Iterator[None]:
-    """An option, or a variable in place of it, that no tool takes: nothing has run yet."""
-    try:
-        yield
-    except Error as error:
-        raise UsageError(str(error)) from None
 
 
 def _log_level(options: argparse.Namespace) -> str:
@@ -138,7 +129,7 @@ def _other_run(options: argparse.Namespace) -> Together | None:
     names = {option.name for option in hook_options()}
     common = {name.removeprefix("all:"): value for name, value in vars(options).items() if name.startswith("all:")}
     shared: dict[str, Any] = {name: value for name, value in common.items() if name in names}
-    with _wrong_usage():
+    with wrong_usage():
         HookScope(Hook(), **shared).check()
     if options.against:
         return OpAgainst(options.against, stop=options.stop, **shared)
@@ -148,12 +139,12 @@ def _other_run(options: argparse.Namespace) -> Together | None:
 def run_command(options: argparse.Namespace) -> int:
     _take_folder(options)
     import_backends(_imports(options))
-    with _wrong_usage():
+    with wrong_usage():
         config = read_config(options.config)
     other = _other_run(options)
     tools: list[Tool | Together] = [other] if other else []
     if not other or any(getattr(options, flag.replace("-", "_")) for flag in kinds_by_flag()):
-        with _wrong_usage():
+        with wrong_usage():
             tools += chosen_tools(options, config)
     elif others := {name for name in vars(options) if ":" in name} - {f"all:{one.name}" for one in hook_options()}:
         raise UsageError(f"{', '.join(sorted(others))}: none of these tools has such an option")
@@ -165,8 +156,7 @@ def run_command(options: argparse.Namespace) -> int:
     if in_children := [tool for tool in tools if isinstance(tool, Tool) and tool._in_children]:
         os.environ |= launch.environment(in_children)
     run = launch.run_module if options.module else launch.run_script
-    if not options.module:
-        check_script(options.program)
+    (check_module if options.module else check_script)(options.program)
     if level := _log_level(options):
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
         reload_log_level()
@@ -193,9 +183,9 @@ def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) 
 
 
 def print_environment(options: argparse.Namespace) -> int:
-    with _wrong_usage():
+    with wrong_usage():
         config = read_config(options.config)
-    with _wrong_usage():
+    with wrong_usage():
         tools = chosen_tools(options, config)
     _refuse_early(tools)
     variables = launch.environment(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.core import Error
-from .._conformance.rows import EXPECTED, RIGHT, UNSUPPORTED, WRONG, Row, rows_below
-from .._conformance.summary import read_run_facts
+from .._conformance.rows import EXPECTED, RIGHT, UNSUPPORTED, WRONG, Row
+from .._conformance.summary import read_result
 from ._table import SupportTable, last_part
 
 _MEANING = {**dict.fromkeys(RIGHT, "right"), **dict.fromkeys((*WRONG, EXPECTED), "wrong"), UNSUPPORTED: "unsupported"}
@@ -26,13 +26,16 @@ def read_conformance(folder: str | Path, device: str) -> Judged:
         device: whose support table it is for.
 
     Raises:
-        op_tools.Error: there is no result, or it is of another device.
+        op_tools.Error: there is no result, it is of another device, or void.
     """
-    of = read_run_facts(Path(folder))["device"].split(":")[0]
+    result = read_result(Path(folder))
+    of = result.facts["device"].split(":")[0]
     if of != device.split(":")[0]:
         raise Error(f"{folder}: a conformance result of device {of}, the support table is of {device}")
+    if void := result.facts["self-test"]:
+        raise Error(f"{folder}: a conformance result that is not to be trusted: {void}")
     judged: Judged = {}
-    for rows in rows_below(Path(folder)).values():
+    for rows in result.rows.values():
         for row in rows:
             if row.status in _MEANING:
                 is_wrong = _MEANING[row.status] == "wrong" and row.blamed

@@ -489,6 +489,38 @@ def test_a_run_in_which_the_machine_went_down_is_bad():
     assert outcome is not None and outcome.ended == "crashed"
 
 
+@pytest.mark.parametrize(
+    ("damage", "known"),
+    [
+        (lambda lines: [*lines[:1], bytes(len(lines[1])), *lines[2:]], ["b"]),  # its begin
+        (lambda lines: [*lines[:2], bytes(len(lines[2])), *lines[3:]], ["b"]),  # its end
+        (lambda lines: [*lines[:2], lines[2].replace(b"note", b"n\xffte"), *lines[3:]], ["b"]),
+        (lambda lines: [*lines[:2], lines[2].replace(b"[1.0]", b'["x"]'), *lines[3:]], ["b"]),
+        (lambda lines: [*lines[:2], lines[2].replace(b"done", b"over"), *lines[3:]], ["b"]),
+        (lambda lines: [*lines[:1], b"null", b"[]", b"{}", b'{"end": 9, "outcome": {}}', *lines[1:]], ["a", "b"]),
+    ],
+)
+def test_a_damaged_line_of_a_state_is_a_run_that_is_made_again(damage, known):
+    state = State(Path("state"), {}, resume=False)
+    for number, key in enumerate("ab", 1):
+        state.begin(number, key, os.getpid())
+        state.end(number, Outcome([1.0]))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    lines = Path("state").read_bytes().replace(boot, b"another").splitlines()
+    Path("state").write_bytes(b"\n".join(damage(lines)) + b"\n")
+    again = State(Path("state"), {}, resume=True)
+    assert [key for key in "ab" if again.known(key)] == known
+
+
+def test_a_line_behind_a_line_that_was_cut_is_read():
+    state = State(Path("state"), {}, resume=False)
+    with Path("state").open("a") as file:
+        file.write('{"begin": 1, "k')
+    state.begin(2, "a", os.getpid())
+    state.end(2, Outcome([1.0]))
+    assert State(Path("state"), {}, resume=True).known("a")
+
+
 def test_resume_after_kill():
     process = driver()
     state = Path("op_bisect_result/state.jsonl")

@@ -258,7 +258,8 @@ def test_confirm_says_operator_or_input(tmp_path, capsys):
     assert shown.count("B's operator is wrong") == 1
     assert "its input is different" in shown
     *rows, summary = map(json.loads, (tmp_path / "confirmed.jsonl").read_text().splitlines())
-    assert summary == {"kind": "confirmation", "verdict": "differs", "problems": []}
+    verdict = {"exit_status": 1, "verdict": "differs"}
+    assert summary == {"kind": "confirmation", **verdict, "problems": [], "rows": len(rows)}
     (wrong,) = [row for row in rows if row["b"] == "differs"]
     assert (wrong["op"], wrong["a"], wrong["random"], wrong["arguments"]) == ("aten::relu", "agrees", False, "")
     assert wrong["tensors"] == 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import datetime
 import functools
 import importlib.util
@@ -36,6 +37,7 @@ from op_tools._conformance.rows import COLUMNS, RowWriter, read_rows, row_of, ro
 from op_tools._conformance.shard_run import sampled, share_of
 from op_tools._conformance.verdict import Judge
 from op_tools._conformance.workers import StartError, prepare, work_through
+from op_tools._report.scan import read_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -475,6 +477,7 @@ def test_a_device_that_is_right(listed, capsys):
     facts = json.loads(Path("result/run.json").read_text())
     assert {"torch", "op_tools", "git", "list", "environment", "coverage", "system"} <= facts.keys()
     assert facts["coverage"]["kernel"] > 1000 and facts["self-test"] == ""
+    assert facts["ids"] == [one.id for one in CASES]
     assert conformance("verify", "result") == 0
     assert "the summary follows from the rows" in capsys.readouterr().out
 
@@ -559,6 +562,153 @@ def test_a_summary_that_does_not_follow_from_its_rows(listed, capsys):
         Path("result/run.json").write_text(damage)
         assert conformance("verify", "result") == 2
         assert "result/run.json" in capsys.readouterr().err
+
+
+FACTS = {"format": 1, "device": "x", "torch": "2", "list": "L", "cases": 3, "self-test": ""}
+
+
+def result_of_rows(folder, *rows, **facts):
+    """The folder of a run over MM, ADD and OUT, with a line for each row."""
+    folder = Path(folder)
+    folder.mkdir()
+    writer = RowWriter(folder / "rows.jsonl")
+    for row in rows or (row_of(MM), row_of(ADD), row_of(OUT)):
+        writer.write([row])
+    writer.close()
+    (folder / "run.json").write_text(json.dumps({**FACTS, "ids": [MM.id, ADD.id, OUT.id], **facts}))
+    conformance("report", folder)  # its summary
+    return folder
+
+
+def verdict_of_page(folder):
+    (part,) = read_parts([folder])
+    return part.verdict.value, part.text + "".join(part.origin.gaps)
+
+
+@pytest.mark.parametrize("rest", ["a line", "half a line", "nothing", "zeros", "no UTF-8", "no file"])
+def test_every_reader_notices_rows_that_are_lost(rest):
+    file = result_of_rows("result") / "rows.jsonl"
+    assert verdict_of_page("result")[0] == "agrees" and conformance("verify", "result") == 0
+    first, second, third = file.read_bytes().splitlines(keepends=True)
+    content = {
+        "a line": first + third,
+        "half a line": first + second[:90] + b"\n" + third,
+        "nothing": b"",
+        "zeros": first + bytes(len(second)) + b"\n" + third,
+        "no UTF-8": first + b"\xff\xfe" + second[2:] + third,
+    }
+    file.write_bytes(content.get(rest, b""))
+    if rest == "no file":
+        file.unlink()
+        Path("beside").mkdir()
+        result_of_rows("beside/right")
+        Path("result").rename("beside/result")
+        verdicts = {Path(part.origin.folder).name: part.verdict.value for part in read_parts(["beside"])}
+        assert verdicts == {"right": "agrees", "result": "not judged"}
+        return
+    verdict, why = verdict_of_page("result")
+    assert verdict == "not judged" and "have no row" in why and "summary.json does not follow" in why
+    assert ("damaged" in why) == (rest in ("half a line", "zeros", "no UTF-8"))
+    assert conformance("verify", "result") == 1
+    assert conformance("report", "result") == 2 and conformance("verify", "result") == 2
+
+
+def test_the_page_is_made_of_the_rows_and_not_of_the_summary_beside_them():
+    result_of_rows("right")
+    result_of_rows("wrong", row_of(MM), row_of(ADD, status="differs"), row_of(OUT))
+    Path("right/rows.jsonl").write_bytes(Path("wrong/rows.jsonl").read_bytes())
+    assert verdict_of_page("right")[0] == "differs"
+    for damage in ("", "{", "gone"):
+        Path("right/run.json").unlink() if damage == "gone" else Path("right/run.json").write_text(damage)
+        assert verdict_of_page("right")[0] == "differs"  # the rows say so
+        Path("wrong/run.json").write_text(damage)
+    Path("right/rows.jsonl").write_text(
+        "".join(f"{line}\n" for line in Path("right/rows.jsonl").read_text().split("\n")[:1])
+    )
+    assert verdict_of_page("right")[0] == "not judged"
+
+
+@pytest.mark.parametrize("rows", [(MM, RANDOM, EMPTY), (MM, ADD, OUT, RANDOM), (MM, ADD, RANDOM, EMPTY)])
+def test_cases_of_another_list_stand_in_for_none(rows, capsys):
+    folder = result_of_rows("result", *map(row_of, rows))
+    capsys.readouterr()
+    assert conformance("report", folder) == conformance("verify", folder) == 2
+    told = capsys.readouterr().out
+    listed = {MM.id, ADD.id, OUT.id} & {one.id for one in rows}
+    assert (
+        f"x: {len(listed)} of {len(listed)} judged cases right" in told
+        and f"of another list, not counted: {RANDOM.id}" in told
+    )
+    assert ("were not run" in told) == (len(listed) < 3)
+    verdict, why = verdict_of_page(folder)
+    assert verdict == "not judged" and RANDOM.id in why
+
+
+def test_a_result_of_a_version_that_wrote_no_ids_is_read(capsys):
+    folder = result_of_rows("result", ids=None)
+    assert conformance("report", folder) == conformance("verify", folder) == 0
+    assert verdict_of_page(folder)[0] == "agrees"
+    more = result_of_rows("more", row_of(MM), row_of(ADD), row_of(OUT), row_of(RANDOM), ids=None)
+    assert conformance("report", more) == 2 and "1 of the 4 that have rows" in capsys.readouterr().out
+    (folder / "run.json").write_text(json.dumps({**FACTS, "cases": 4}))
+    assert conformance("report", folder) == 2
+
+
+def test_a_torn_line_whose_case_was_run_again_is_no_gap():
+    folder = result_of_rows("result")
+    file = folder / "rows.jsonl"
+    for torn in (40, 90):
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(lines[0] + lines[1][:torn] + b"\n" + b"".join(lines[1:]))
+    assert conformance("verify", folder) == 0 and verdict_of_page(folder)[0] == "agrees"
+
+
+def test_two_results_are_compared_only_where_each_is_judged(capsys):
+    result_of_rows("right")
+    result_of_rows("killed", row_of(MM))
+    result_of_rows("void", row_of(MM, status="differs"), **{"self-test": "a planted fault was not found"})
+    Path("void/rows.jsonl").write_bytes(Path("right/rows.jsonl").read_bytes())
+    assert conformance("report", "right", "right") == 0
+    for old, new, whose in (("killed", "killed", "OLD"), ("right", "void", "NEW"), ("void", "right", "OLD")):
+        capsys.readouterr()
+        assert conformance("report", old, new) == 2, (old, new)
+        assert f"NOT JUDGED: {whose}: " in capsys.readouterr().out
+    assert conformance("report", "killed", "killed", "--allow-unseen") == 0
+    result_of_rows("wrong", row_of(MM), row_of(ADD, status="differs"), row_of(OUT))
+    assert conformance("report", "right", "wrong") == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": ["a"]},
+        {"error": "x"},
+        {"models": [1]},
+        {"models": {"net": "x"}},
+        {"phase": 7},
+        {"seconds": "q"},
+        {"bytes": None},
+    ],
+)
+def test_a_row_with_a_field_of_another_type_is_named(fields, capsys):
+    folder = result_of_rows("result")
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write(json.dumps([{**dataclasses.asdict(row_of(EMPTY)), **fields}]) + "\n")
+    capsys.readouterr()
+    assert conformance("report", folder) == conformance("verify", folder) == main(["report", "result", "--text"]) == 2
+    assert capsys.readouterr().err.count("rows.jsonl:4: is no row of op-tools conformance") == 3
+
+
+@pytest.mark.parametrize(
+    "facts", [{"coverage": [1]}, {"cases": True}, {"cases": -1}, {"ids": ["a"]}, {"ids": [1, 2, 3]}]
+)
+def test_damaged_facts_of_a_run_are_named(facts, capsys):
+    folder = result_of_rows("result")
+    (folder / "run.json").write_text(json.dumps({**FACTS, "ids": [MM.id, ADD.id, OUT.id], **facts}))
+    assert conformance("report", folder) == conformance("verify", folder) == 2
+    (name,) = facts
+    assert capsys.readouterr().err.count(f"run.json: '{name}' is damaged") == 2
+    assert verdict_of_page(folder)[0] == "not judged"
     assert conformance("verify", "nothing") == 2
 
 
@@ -649,10 +799,10 @@ def test_the_method(listed):
         (["report", "a", "b", "c"], 64, "give a result"),
         (["run", "--device", "nonsense", "-o", "r"], 2, "--device nonsense"),
         (["run", "--device", "cpu", "--import", "no_such_backend", "-o", "r"], 2, "--import no_such_backend"),
-        (["run", "--device", "cpu", "-o", "r", "--fname", "("], 2, "--fname"),
+        (["run", "--device", "cpu", "-o", "r", "--fname", "("], 64, "--fname"),
         (["run", "--device", "cpu", "-o", "r", "--fname", "no_such_function"], 2, "no case is left"),
-        (["run", "--device", "cpu", "-o", "r", "--model", "no_such_model"], 2, "--model no_such_model"),
-        (["run", "--device", "cpu", "-o", "r", "--filter-dtype", "float3"], 2, "--filter-dtype float3"),
+        (["run", "--device", "cpu", "-o", "r", "--model", "no_such_model"], 64, "--model no_such_model"),
+        (["run", "--device", "cpu", "-o", "r", "--filter-dtype", "float3"], 64, "--filter-dtype float3"),
         (["run", "--device", "cpu", "-o", "r", "--golden", "nowhere"], 2, "nowhere/golden.json"),
         (["run", "--device", "cpu", "-o", "r", "--device-config", "nowhere.json"], 2, "nowhere.json"),
         (["run", "--device", "cpu", "-o", "cases.jsonl/r"], 2, "-o cases.jsonl/r"),
@@ -666,6 +816,13 @@ def test_wrong_usage_and_what_cannot_be_done(listed, capsys, arguments, status, 
     except SystemExit as error:
         ended = error.code
     assert ended == status and why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["OP_TOOLS_MAX_ROWS_GB", "AUTOCOMPARE_ERROR_TOLERANCE", "OP_AUTOCOMPARE_METHOD"])
+def test_a_variable_that_no_tool_takes_is_wrong_usage(variable, listed, monkeypatch, capsys):
+    monkeypatch.setenv(variable, "x")
+    assert conformance("run", "--device", "cpu", "--list", listed, "-o", "r") == 64
+    assert capsys.readouterr().err.count(variable) == 1 and not Path("r").exists()
 
 
 def test_nothing_judged_is_no_success(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from op_tools._diagnose.answer import SENTENCES, Answer, Asked, Cause, Culprit
 from op_tools._diagnose.conclusion import finish
 from op_tools._diagnose.program import Program
 from op_tools._diagnose.reference import reference_losses
-from op_tools._diagnose.runs import Ended
+from op_tools._diagnose.runs import Ended, Run, RunState
 from op_tools._diagnose.session import ANSWER, NotAsked, Plan, Question, Session
 
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # no op-tools in it: the copies of this Python are asked
@@ -206,6 +206,19 @@ def test_another_program_cannot_resume_a_state(tmp_path):
     plan = Plan(Program(("other.py",)), tmp_path)
     with pytest.raises(Error, match="of another program"):
         Session(plan, [], resume=True, say=lambda line: None)
+
+
+@pytest.mark.parametrize("damage", [b"null", b"[]", b"\xff", b'{"key": "b", "run": {"ended": "x"}}', b'{"key": [1]}'])
+def test_a_damaged_line_of_a_state_is_a_command_that_runs_again(damage, tmp_path):
+    file = tmp_path / "state.jsonl"
+    RunState(file, {}, resume=False).end("a", Run("c", "f", Ended.DONE, 0, 1.0))
+    file.write_bytes(file.read_bytes() + damage + b"\n")
+    RunState(file, {}, resume=True).end("b", Run("c", "f", Ended.DONE, 0, 1.0))
+    again = RunState(file, {}, resume=True)
+    assert again.known("a") == again.known("b") == Run("c", "f", Ended.DONE, 0, 1.0)
+    file.write_bytes(damage + b"\n")
+    with pytest.raises(Error, match="of another program"):
+        RunState(file, {}, resume=True)
 
 
 @pytest.mark.parametrize("end", ["sys.exit(5)", "sys.exit('no luck')", "raise ValueError('mine')"])

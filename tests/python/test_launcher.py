@@ -252,6 +252,10 @@ def test_wrong_usage_is_said(op_tools_command, tmp_path):
     no_script = op_tools_command("run", "--capture", "missing.py")
     assert no_script.returncode == 64
     assert "missing.py: there is no such script" in no_script.stderr
+    for module in ("missing", "missing.part", ".missing"):
+        no_module = op_tools_command("run", "--capture", "--fail-on", "wrong", "-m", module)
+        assert no_module.returncode == 64 and f"-m {module}: there is no such module" in no_module.stderr
+        assert len(no_module.stderr.splitlines()) == 1
     (tmp_path / "fine.py").write_text("print('ran')")
     bad_filter = op_tools_command("run", "--capture", "--ops", "(", "fine.py")
     assert bad_filter.returncode == 64

@@ -38,6 +38,12 @@ from op_tools._report.pictures import curve_svg
 from op_tools._report.scan import read_parts
 from op_tools._report.summary import kinds_by_mark
 from op_tools._report.text import text_of_parts
+from op_tools._runs.compare_many import ManyRuns, OddRow
+from op_tools._runs.compare_ranks import RanksComparison, SpreadRow
+from op_tools._runs.comparison import RunsComparison
+from op_tools._runs.judged_captures import Confirmation, ConfirmedRow
+from op_tools._runs.one_iter import OneIterComparison, OneIterRow
+from op_tools._runs.sequence_comparison import SequenceComparison, SequenceRow
 from op_tools._tools.black_box_file import BlackBox
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'=cmd"
@@ -574,6 +580,125 @@ def test_an_iteration_of_modules_is_a_part(tmp_path):
     assert part.verdict is Verdict.NOT_JUDGED and "cut off" in part.origin.gaps[0]
 
 
+def test_a_number_of_lines_below_all_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", ".", "--text", "--lines", "-2"])
+    assert ended.value.code == 64 and "give a number from 0, or -1 for all" in capsys.readouterr().err
+
+
+def pairs_of_captures(*b):
+    return [ConfirmedRow("aten::mm", "Net", 0, "a", "b", 0.0, 0.1, "agrees", side, "", f"B {side}") for side in b]
+
+
+def spread_rows(*findings):
+    return [SpreadRow(0, "mm", "forward", "Net", "", "0", (2, 2), "sum", "bits", text, [], 1) for text in findings]
+
+
+def sequence_rows(*verdicts):
+    numbers = (2, 1, 1, 0.0, 0.1, 0.1, 0.1, 1.0, [], [1], [2])
+    return [SequenceRow("mm", "Net", "", "", "0", "float32", verdict, *numbers) for verdict in verdicts]
+
+
+def odd_runs(count):
+    rows = [
+        OddRow(f"run{n}", 0, "torch.tanh", "backward", "Net", "", 0, n, "other results", 1, 2, "") for n in range(count)
+    ]
+    return ManyRuns(["a", "b", "c"], rows, calls={"compared": 9})
+
+
+def sequences(*verdicts):
+    return SequenceComparison("a", "b", sequence_rows(*verdicts), 2, 2, 2, (1, 1), ([], []), None)
+
+
+FURTHER = {
+    "many": (lambda: odd_runs(0), lambda: odd_runs(2)),
+    "captures": (
+        lambda: Confirmation(pairs_of_captures("agrees", "agrees"), []),
+        lambda: Confirmation(pairs_of_captures("agrees", "differs"), []),
+    ),
+    "ranks": (
+        lambda: RanksComparison("a", ["b"], spread_rows("", "", ""), 0),
+        lambda: RanksComparison("a", ["b"], spread_rows("", "no sum"), 0),
+    ),
+    "sequences": (lambda: sequences("agrees", "agrees"), lambda: sequences("agrees", "born here")),
+}
+
+
+@pytest.mark.parametrize("form", FURTHER)
+@pytest.mark.parametrize("name", ["compared.json", "compared.jsonl"])
+def test_every_form_of_a_comparison_is_a_part(form, name, tmp_path):
+    right, wrong = FURTHER[form]
+    file = tmp_path / name
+
+    def page(text):
+        file.write_text(text)
+        (part,), (alone,) = read_parts([tmp_path]), read_parts([file])
+        assert (part.tool, part.verdict) == (alone.tool, alone.verdict) == ("op-tools compare", part.verdict)
+        return part
+
+    assert page(right().to_json()).verdict is Verdict.AGREES
+    part = page(wrong().to_json())
+    assert part.verdict is Verdict.DIFFERS
+    assert any(finding.mark is Mark.WRONG for finding in part.findings)
+    assert part.tables[0].total == 2
+    *lines, end = wrong().to_json().splitlines(keepends=True)
+    assert page("".join(lines)).verdict is Verdict.DIFFERS  # without its summary
+    of_right = right().to_json().splitlines(keepends=True)
+    assert page("".join(of_right[1:] or [lines[0], *of_right])).verdict is not Verdict.AGREES  # a row less, or more
+    if len(of_right) > 1:
+        assert page("".join(of_right[-1:])).verdict is Verdict.NOT_JUDGED
+    assert page(lines[0][:20] + "\n" + end).verdict is Verdict.DIFFERS
+    (tmp_path / "right.jsonl").write_text(right().to_json())
+    file.write_text(lines[0][:90])
+    unread = next(part for part in read_parts([tmp_path]) if part.tool == name)
+    assert unread.verdict is Verdict.NOT_JUDGED and "no line of it can be read" in unread.origin.gaps[0]
+
+
+def test_an_odd_backward_pass_is_named_as_such():
+    assert "torch.tanh backward" in odd_runs(1).table()
+
+
+def test_a_result_that_is_wrong_within_its_limit_shows_the_reason(tmp_path):
+    row = OneIterRow(0, "forward", "Net.norm", "module:Norm", "differs", "born here", 0.3, 8.0, "", "an input differs")
+    comparison = OneIterComparison(RunsComparison([]), [row])
+    (line,) = [line for line in comparison.table().splitlines() if "module:Norm" in line]
+    assert line.endswith("an input differs")
+    (tmp_path / "compared.jsonl").write_text(comparison.to_json())
+    (finding,) = read_parts([tmp_path])[0].findings
+    assert finding.worst is None and "an input differs" in finding.text
+
+
+@pytest.mark.parametrize("damage", ["missing", "doubled", "rows", "first line", "summary"])
+def test_rows_of_a_comparison_are_those_that_its_summary_counts(damage, tmp_path, results):
+    """Of two runs, and of an iteration."""
+    counts = {"agrees": 3, "not compared": 1}
+    pairs = [{"kind": "pair", "verdict": name, "op": "mm"} for name, count in counts.items() for _ in range(count)]
+    of_runs = [*pairs, {"kind": "summary", "verdict": "agrees", "unseen": [], "verdicts": counts, "incomplete": []}]
+    modules = [{"kind": "result", "what": "output", "verdict": "agrees", "module": "Net"} for _ in range(4)]
+    of_iteration = [
+        *modules,
+        {"kind": "summary", "verdict": "agrees", "unseen": [], "verdicts": {"agrees": 4}, "first": None},
+    ]
+    for records, tool in ((of_runs, "op-tools compare"), (of_iteration, "op-tools one-iter")):
+        file = tmp_path / "compared.json"
+        lines = [json.dumps(record) + "\n" for record in records]
+        file.write_text("".join(lines))
+        (part,) = read_parts([tmp_path])
+        assert (part.tool, part.verdict, part.origin.gaps) == (tool, Verdict.AGREES, [])
+        damaged = {
+            "missing": lines[1:],
+            "doubled": lines[:1] + lines,
+            "rows": lines[-1:],
+            "first line": [lines[0][:20] + "\n", *lines[1:]],
+            "summary": lines[:-1],
+        }
+        file.write_text("".join(damaged[damage]))
+        (part,) = read_parts([tmp_path])
+        assert (part.tool, part.verdict) == (tool, Verdict.NOT_JUDGED) and part.origin.gaps
+    comparison = part_of(results[0], "op-tools compare")  # of a real file: its rows are as many as it says
+    assert not [gap for gap in comparison.origin.gaps if "by the summary" in gap]
+
+
 def test_a_replay_is_a_part(tmp_path, build_dir):
     with sim.fault("scale", ops="addmm", scale=1.5):
         captured = run(op_tools.OpCapture(output_dir=str(tmp_path)), train(1)).root
@@ -609,7 +734,14 @@ def test_a_bisection_is_a_part(tmp_path, said, verdict):
 
 
 def test_other_files_of_json_are_no_results(tmp_path):
-    for name, content in {"a.json": '{"calls": 3}', "b.json": "[1]", "c.json": '{"verdict": ', "d.jsonl": "3"}.items():
+    for name, content in {
+        "a.json": '{"calls": 3}',
+        "b.json": "[1]",
+        "c.json": '{"verdict": ',
+        "d.jsonl": "3",
+        "e.jsonl": '{"kind": "row", "a": 1}',
+        "f.jsonl": '{"kind": "pair", "a": 1}',
+    }.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(op_tools.Error, match="no tool of op_tools wrote anything here"):
         read_parts([tmp_path])

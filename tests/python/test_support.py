@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import op_tools
 import op_tools.__main__
 import op_tools.sim_device as sim
+from op_tools._torch.backends import usable_device
 from op_tools._torch.operator_support import Watch, registration
 from op_tools.analyse import _support
 from op_tools.analyse._judged import enter_conformance, read_conformance
@@ -118,6 +120,18 @@ def test_a_backend_that_is_not_there_is_named(tmp_path, capsys):
     assert "no_such_module" in capsys.readouterr().err
 
 
+def test_an_index_that_no_device_has_is_named():
+    with pytest.raises(op_tools.Error, match=r"sim:9: .*there are 2, with numbers from 0") as raised:
+        usable_device("sim:9")
+    assert "--import" not in str(raised.value)
+
+
+def test_no_samples_are_wrong_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        op_tools.__main__.main(["support", "--device", "cpu", "-o", "t.json", "--samples", "0"])
+    assert ended.value.code == 64 and "give a number from 1" in capsys.readouterr().err
+
+
 MINE = [
     {
         "op": "torch.mm",
@@ -164,7 +178,11 @@ def test_what_a_conformance_result_found_is_in_the_table_and_in_the_analysis(tab
     assert row["OP"] == "torch.mm" and row["Start Line"] == "3" and "values of output" in row["Tips"]
     assert "torch.relu,some calls do not run: float32" in Path("net_analysis/unknown_api.csv").read_text()
     capsys.readouterr()
-    for device, folder, text in (("cpu", "result", "of device sim"), ("sim", "nowhere", "is this a result")):
+    shutil.copytree("result", "void")
+    facts = json.loads(Path("void/run.json").read_text())
+    Path("void/run.json").write_text(json.dumps({**facts, "self-test": "no fault was found"}))
+    wrong = [("cpu", "result", "of device sim"), ("sim", "nowhere", "no result of op-tools conformance")]
+    for device, folder, text in (*wrong, ("sim", "void", "not to be trusted: no fault was found")):
         command = ["support", "--device", device, "--conformance", folder, "-o", "u.json"]
         assert op_tools.__main__.main(command) == 2 and text in capsys.readouterr().err
 
