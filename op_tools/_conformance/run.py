@@ -30,6 +30,7 @@ from .summary import FORMAT, IDS, RUN_FILE, read_run_facts, result_of, summary_o
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 # Settings of a run that must be the same for all its shards, and where it is resumed.
+_NOT_FINISHED = "it is not finished"  # the self-test
 _SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed", "graphs")
 
 
@@ -79,7 +80,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "exceptions": _digest_of_file(settings.exceptions_file),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         "coverage": coverage_of(plan.device),
-        "self-test": "it is not finished",
+        "self-test": _NOT_FINISHED,
         IDS: [case.id for case in cases],
     }
 
@@ -178,7 +179,10 @@ def _finish(
             for of_case in of_rank.values():
                 writer.write(of_case)
             writer.close()
-    facts = _tested(facts, (said for _, said in parts))
+    troubles = [said for _, said in parts]
+    if settings.shard[1] > group.count and (known := read_run_facts(settings.folder)["self-test"]) != _NOT_FINISHED:
+        troubles.insert(0, known)  # of a shard that ended before
+    facts = _tested(facts, troubles)
     _write_facts(settings.folder, facts)
     summary = write_reports(settings.folder, result_of(rows_below(settings.folder), facts))
     say(saved_text(summary) if facts["keeps"] else verdict_text(summary))

@@ -179,12 +179,13 @@ constexpr std::string_view kCopies =
 // An operator that makes elements of elements. Not in a compiler's trace, and no collective, whose function is seen.
 bool computes(const at::RecordFunction& call) {
   const std::string_view name = call.name(), base = base_name(name);
-  bool takes_tensors = false, is_left_out = is_metadata_op(name) || name.starts_with("c10d::");
+  bool takes_tensors = false, is_left_out = is_metadata_op(name);
   const auto look = [&](const at::Tensor& tensor) {
     takes_tensors = true;
     is_left_out = is_left_out || (tensor.defined() && is_of_trace(tensor));
   };
   for (const c10::IValue& input : call.inputs()) {
+    is_left_out = is_left_out || input.isObject();  // a process group
     if (input.isTensor()) look(input.toTensor());
     if (!input.isTensorList()) continue;
     for (const at::Tensor& tensor : input.toTensorVector()) look(tensor);

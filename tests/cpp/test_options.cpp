@@ -89,6 +89,14 @@ TEST_CASE("Each option is read from its variable", "[options]") {
   SECTION("another tool's lists are its own") {
     CHECK(resolve(op_tools::TimeOptions{}).scope.filter->admits("torch.Tensor.add_"));
   }
+  SECTION("all threads are a matter of the aten level") {
+    CaptureOptions of_threads;
+    of_threads.all_threads = true;
+    of_threads.level = op_tools::Level::kAten;
+    CHECK(resolve(of_threads).all_threads);
+    of_threads.level = op_tools::Level::kTorch;
+    CHECK_THROWS_WITH(resolve(of_threads), Catch::Contains("aten level only"));
+  }
   SECTION("an explicit option wins, an empty list too") {
     CaptureOptions explicit_options;
     explicit_options.ops = "";
@@ -96,7 +104,6 @@ TEST_CASE("Each option is read from its variable", "[options]") {
     explicit_options.level = op_tools::Level::kTorch;
     explicit_options.output_dir = "here";
     explicit_options.skip_cpu = false;
-    explicit_options.all_threads = true;
     explicit_options.format = "folders";
     explicit_options.max_calls = 1;
     explicit_options.max_per_signature = 9;
@@ -107,7 +114,6 @@ TEST_CASE("Each option is read from its variable", "[options]") {
     CHECK(won.level == op_tools::Level::kTorch);
     CHECK(won.output_dir == absolute_path("here"));
     CHECK_FALSE(won.skip_cpu);
-    CHECK(won.all_threads);
     CHECK(won.format == CaptureFormat::kFolders);
     CHECK(won.max_calls == 1);
     CHECK(won.max_per_signature == 9);

@@ -841,6 +841,15 @@ def test_a_self_test_that_finds_nothing_makes_the_result_void(listed, monkeypatc
     assert conformance("report", "result") == 2
 
 
+def test_a_self_test_of_a_shard_that_finds_nothing_is_hidden_by_no_other_shard(listed, monkeypatch):
+    run = ["run", "--device", "cpu", "--list", listed, "-o", "parts", "--shard"]
+    with monkeypatch.context() as patch:
+        patch.setattr("op_tools._conformance.self_test.SelfTest.outcome", lambda _: "a planted fault was not found")
+        assert conformance(*run, "0/2") == 2
+    assert conformance(*run, "1/2") == 2
+    assert conformance("report", "parts") == 2
+
+
 def test_the_self_test_finds_what_is_planted(monkeypatch):
     from op_tools._conformance import self_test
 
