@@ -29,8 +29,8 @@ from .shard_run import Session, WorkerPlan, share_of
 from .summary import FORMAT, IDS, RUN_FILE, read_run_facts, result_of, summary_of, verdict_in
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
-# Settings of a run that must be the same for all its shards, and where it is resumed.
 _NOT_FINISHED = "it is not finished"  # the self-test
+# Settings of a run that must be the same for all its shards, and where it is resumed.
 _SAME = ("list", "cases", "device", "torch", "method", "phase", "golden", "exceptions", "keeps", "timed", "graphs")
 
 
