@@ -29,6 +29,21 @@ struct Flag {
     return flag;
   }
 
+  // Of all values that are known to be sound. Shared: nothing is noted in it.
+  static const std::shared_ptr<Flag>& of_sound() {
+    static const auto& sound = *new std::shared_ptr<Flag>(std::make_shared<Flag>());
+    return sound;
+  }
+  // The flag of a result: most on the CPU are sound, and known to be so at once.
+  static std::shared_ptr<Flag> of_result(const at::Tensor& tensor, at::Tensor written) {
+    auto question = std::make_optional<NonFiniteQuery>(written.defined() ? written_alone(tensor, written) : tensor);
+    if (question->answered() && !question->answer().any()) return of_sound();
+    auto flag = std::make_shared<Flag>();
+    flag->written = std::move(written);
+    flag->take(std::move(question), tensor);
+    return flag;
+  }
+
   void ask(const at::Tensor& tensor) {  // that it is the flag of, with the values that it is for
     if (std::exchange(unasked, false)) question_of(tensor);
   }
@@ -46,7 +61,10 @@ struct Flag {
 
  private:
   void question_of(const at::Tensor& tensor) {
-    question.emplace(written.defined() ? written_alone(tensor, written) : tensor);
+    take(std::make_optional<NonFiniteQuery>(written.defined() ? written_alone(tensor, written) : tensor), tensor);
+  }
+  void take(std::optional<NonFiniteQuery> asked, const at::Tensor& tensor) {
+    question = std::move(asked);
     if (tensor.has_storage()) storage.emplace(tensor.storage().getWeakStorageImpl());
   }
 };

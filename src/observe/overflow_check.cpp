@@ -47,6 +47,7 @@ struct NameRules {
   bool changes_in_place;  // reads the elements that it writes
   bool names_elements;    // an argument tells which elements it writes
   bool lifts;             // the program wrote the memory that its argument shows
+  bool writes_nothing;    // by its schema, whatever its arguments are
   bool writes_unnamed;    // at the torch level only names tell the written arguments; of lists more than the first
                           // argument is
 };
@@ -139,9 +140,17 @@ void add_scalars(const Value& value, Specials& specials) {
   }
 }
 
+// By its schema; of a function of the torch level its arguments tell.
+bool writes_nothing(const OpCall& call) {
+  if (call.level == Level::kTorch || !call.op || !call.op->hasSchema()) return false;
+  const WrittenArguments writes = written_arguments(*call.op);
+  return writes.declared.empty() && writes.undeclared.empty();
+}
+
 // All input tensors of the call, whose arguments can be asked for in after() from here on.
 std::vector<at::Tensor> inputs_of(OpCall& call) {
   std::vector<at::Tensor> tensors;
+  tensors.reserve(8);  // most calls have fewer
   const auto take = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
   auto* const frame = call.level == Level::kAten ? dynamic_cast<interceptor::OperatorFrame*>(&call.frame()) : nullptr;
   if (frame && frame->copy_arguments()) {
@@ -189,6 +198,7 @@ struct OverflowHook::Impl {
                           has_trait(base, OpTrait::kChangesInPlace),
                           names_elements(call.name),
                           lifts_data(call),
+                          writes_nothing(call),
                           call.level == Level::kTorch && writes_lists(call)};
     return rules.emplace(std::string(call.name), fresh).first->second;
   }
@@ -206,7 +216,7 @@ struct OverflowHook::Impl {
   // The flag of an input, before the call. A tensor that no call made that we saw is asked itself: on the CPU not
   // before the answer is needed, which is when a call made special values of it.
   FlagPtr flag_of(const at::Tensor& tensor, const WrittenElements& shown, bool owned) {
-    if (!has_written(shown)) return std::make_shared<Flag>();  // no values to speak of
+    if (!has_written(shown)) return Flag::of_sound();  // no values to speak of
     if (FlagPtr flag = shown.is_whole() ? known_flag_of(tensor) : known.find(tensor)) return flag;
     const FlagPtr flag =
         tensor.device().is_cpu() ? Flag::of_unasked(shown.flags) : std::make_shared<Flag>(tensor, shown.flags);
@@ -271,14 +281,18 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   }
   state->tensors = inputs_of(call);
   const std::vector<at::Tensor>& tensors = state->tensors;
-  const std::vector<bool> written = written_inputs(call);
+  const NameRules& rules = [&]() -> const NameRules& {
+    const std::lock_guard<std::mutex> lock(impl.mutex);
+    return impl.rules_of(call);
+  }();
+  const std::vector<bool> written = rules.writes_nothing ? std::vector<bool>() : written_inputs(call);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   if (call.step != impl.step) {
     impl.window.judge();
     impl.step = call.step;
   }
-  const NameRules& rules = impl.rules_of(call);
   state->rules = &rules;
+  state->inputs.reserve(tensors.size());
   state->reads_unseen = rules.source.collective;  // its result comes from other ranks
   const bool saves = !rules.source.collective && impl.window.saves(call.name, call.phase);
   if (impl.window.saves_any()) {
@@ -325,8 +339,8 @@ void OverflowHook::Impl::look(const at::Tensor& tensor, const OpCall& call, cons
   if (is_new_memory) unwritten.add(tensor);
   const WrittenElements shown = unwritten.shown_by(tensor);
   const bool is_unwritten = is_new_memory || scratch || !has_written(shown);
-  FlagPtr flag = is_unwritten ? std::make_shared<Flag>() : shown.is_whole() ? flag_of_view(state, tensor) : nullptr;
-  if (!flag) flag = std::make_shared<Flag>(tensor, shown.flags);
+  FlagPtr flag = is_unwritten ? Flag::of_sound() : shown.is_whole() ? flag_of_view(state, tensor) : nullptr;
+  if (!flag) flag = Flag::of_result(tensor, shown.flags);
   if ((!is_unwritten || scratch) && call.phase != Phase::kBackward && !rules.factory) {
     known.put(tensor, flag);
   }
@@ -435,7 +449,7 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
   for (const State::Input& input : state.inputs) open |= input.flag->question && !input.flag->question->answered();
   if (rules.source.gives_data || state.is_given) {
     for (const FlagPtr& flag : results.flags) {
-      if (flag) flag->by_program = true;
+      if (flag && flag->question) flag->by_program = true;
     }
     return;
   }
