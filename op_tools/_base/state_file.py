@@ -30,8 +30,8 @@ def append_state(path: Path, line: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The lines of the file, and how many are damaged: what they said is not known, and is done again. A last line that is cut does
-    not count: it was being written.
+    """The lines of the file, and how many are damaged: the runs of damaged lines are made again. A last line that is cut does not
+    count: it was being written.
 
     Raises:
         op_tools.Error: it cannot be read.

@@ -427,7 +427,7 @@ def replay_part(arguments: Sequence[str], find: Find) -> int:
 
 
 def _empty_part(first: bytes, number: int, count: int, why: str) -> bytes:
-    """The report of a process that gave none: a problem in place of its calls, so that the others' say what they found."""
+    """A report for a process that gave no part: a problem in place of its calls, beside the reports of the other processes."""
     settings = json.loads(first)["summary"]
     calls = settings["shard"][2]
     problem = f"part {number}/{count}, {len(range(number, calls, count))} of {calls} calls: {why}"

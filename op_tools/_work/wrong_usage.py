@@ -11,7 +11,7 @@ from .._commands.command_line import UsageError
 
 @contextlib.contextmanager
 def wrong_usage() -> Iterator[None]:
-    """An error of what is read inside is wrong usage: nothing has run yet."""
+    """An error in the block, which reads options and variables, is wrong usage: nothing has run yet."""
     try:
         yield
     except Error as error:

@@ -33,6 +33,11 @@ namespace op_tools {
 struct UnseenCalls::Part {
   struct Thread {
     uint64_t calls = 0, on_device = 0;
+
+    void add(uint64_t more, bool are_on_device) {
+      calls += more;
+      if (are_on_device) on_device += more;
+    }
   };
   std::unordered_map<uint64_t, Thread> threads;  // by their numbers
   Thread native;                                 // operators that C++ code calls in threads which are followed
@@ -71,19 +76,12 @@ class Watches {
 
   void note(uint64_t thread, uint64_t calls, bool on_device) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (UnseenCalls::Part* part : parts_) {
-      UnseenCalls::Part::Thread& noted = part->threads[thread];
-      noted.calls += calls;
-      if (on_device) noted.on_device += calls;
-    }
+    for (UnseenCalls::Part* part : parts_) part->threads[thread].add(calls, on_device);
   }
 
   void note_native(uint64_t calls, bool on_device) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (UnseenCalls::Part* part : parts_) {
-      part->native.calls += calls;
-      if (on_device) part->native.on_device += calls;
-    }
+    for (UnseenCalls::Part* part : parts_) part->native.add(calls, on_device);
   }
 
   void note_script(const char* name) {

@@ -36,11 +36,11 @@ struct Flag {
   }
   // The flag of a result: most on the CPU are sound, and known to be so at once.
   static std::shared_ptr<Flag> of_result(const at::Tensor& tensor, at::Tensor written) {
-    auto question = std::make_optional<NonFiniteQuery>(written.defined() ? written_alone(tensor, written) : tensor);
-    if (question->answered() && !question->answer().any()) return of_sound();
+    NonFiniteQuery asked = question_about(tensor, written);
+    if (asked.answered() && !asked.answer().any()) return of_sound();
     auto flag = std::make_shared<Flag>();
     flag->written = std::move(written);
-    flag->take(std::move(question), tensor);
+    flag->take(std::move(asked), tensor);
     return flag;
   }
 
@@ -60,10 +60,11 @@ struct Flag {
   bool by_program = false;  // its own data, which it gave in a call
 
  private:
-  void question_of(const at::Tensor& tensor) {
-    take(std::make_optional<NonFiniteQuery>(written.defined() ? written_alone(tensor, written) : tensor), tensor);
+  static NonFiniteQuery question_about(const at::Tensor& tensor, const at::Tensor& written) {
+    return NonFiniteQuery(written.defined() ? written_alone(tensor, written) : tensor);
   }
-  void take(std::optional<NonFiniteQuery> asked, const at::Tensor& tensor) {
+  void question_of(const at::Tensor& tensor) { take(question_about(tensor, written), tensor); }
+  void take(NonFiniteQuery asked, const at::Tensor& tensor) {
     question = std::move(asked);
     if (tensor.has_storage()) storage.emplace(tensor.storage().getWeakStorageImpl());
   }

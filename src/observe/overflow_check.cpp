@@ -47,7 +47,6 @@ struct NameRules {
   bool changes_in_place;  // reads the elements that it writes
   bool names_elements;    // an argument tells which elements it writes
   bool lifts;             // the program wrote the memory that its argument shows
-  bool writes_nothing;    // by its schema, whatever its arguments are
   bool writes_unnamed;    // at the torch level only names tell the written arguments; of lists more than the first
                           // argument is
 };
@@ -140,13 +139,6 @@ void add_scalars(const Value& value, Specials& specials) {
   }
 }
 
-// By its schema; of a function of the torch level its arguments tell.
-bool writes_nothing(const OpCall& call) {
-  if (call.level == Level::kTorch || !call.op || !call.op->hasSchema()) return false;
-  const WrittenArguments writes = written_arguments(*call.op);
-  return writes.declared.empty() && writes.undeclared.empty();
-}
-
 // All input tensors of the call, whose arguments can be asked for in after() from here on.
 std::vector<at::Tensor> inputs_of(OpCall& call) {
   std::vector<at::Tensor> tensors;
@@ -198,7 +190,6 @@ struct OverflowHook::Impl {
                           has_trait(base, OpTrait::kChangesInPlace),
                           names_elements(call.name),
                           lifts_data(call),
-                          writes_nothing(call),
                           call.level == Level::kTorch && writes_lists(call)};
     return rules.emplace(std::string(call.name), fresh).first->second;
   }
@@ -281,16 +272,13 @@ std::unique_ptr<HookState> OverflowHook::before(OpCall& call) {
   }
   state->tensors = inputs_of(call);
   const std::vector<at::Tensor>& tensors = state->tensors;
-  const NameRules& rules = [&]() -> const NameRules& {
-    const std::lock_guard<std::mutex> lock(impl.mutex);
-    return impl.rules_of(call);
-  }();
-  const std::vector<bool> written = rules.writes_nothing ? std::vector<bool>() : written_inputs(call);
+  const std::vector<bool> written = written_inputs(call);
   const std::lock_guard<std::mutex> lock(impl.mutex);
   if (call.step != impl.step) {
     impl.window.judge();
     impl.step = call.step;
   }
+  const NameRules& rules = impl.rules_of(call);
   state->rules = &rules;
   state->inputs.reserve(tensors.size());
   state->reads_unseen = rules.source.collective;  // its result comes from other ranks
