@@ -41,7 +41,7 @@ def built(revision: str) -> Path:
     if not folder.exists():
         git("worktree", "prune")
         git("worktree", "add", "--detach", "--force", str(folder), commit)
-    own = ("OP_TOOLS_BUILD_DIR", "OP_TOOLS_DEV_LOCKED", "PYTHONPATH", "PYTHONPYCACHEPREFIX")
+    own = ("OP_TOOLS_BUILD_DIR", "_OP_TOOLS_DEV_LOCKED", "PYTHONPATH", "PYTHONPYCACHEPREFIX")
     environment = {name: value for name, value in os.environ.items() if name not in own}
     subprocess.run(
         ["./dev", "run", "true"],

@@ -71,6 +71,7 @@ void bind_tool_kinds(py::module_& module) {
     HookOptions of_hook;
     check_settings(of_hook, to_value(settings));
   });
+  module.def("unread_variables", &unread_variables);
   module.def("refused_variables", &refused_variables);
   module.def("variables", [] {
     py::list variables;

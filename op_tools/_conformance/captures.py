@@ -17,10 +17,14 @@ from .saved_values import on_accelerator
 from .trees import TensorSpec, encode, map_tree
 
 
-def captured_cases(root: Path) -> Iterator[Case]:
+def captured_cases(root: Path, lost: list[str]) -> Iterator[Case]:
     """The calls in a folder of captures, or in a container; and those of recordings: of a file, or of those in the folder.
     Those that no case can hold are named in the log. Of a program that used an accelerator the calls on the CPU are left
     out: they are no matter of the device.
+
+    Args:
+        root: a folder, a container or a recording.
+        lost: gets a sentence for each captured call that is damaged, and for those that were saved and are missing.
 
     Raises:
         op_tools.Error: there is no captured call and no recording.
@@ -29,22 +33,28 @@ def captured_cases(root: Path) -> Iterator[Case]:
     for path in recordings:
         yield from recorded_cases(path)
     if not root.is_file() or not recordings:
-        yield from _saved_cases(root, may_be_none=bool(recordings))
+        yield from _saved_cases(root, lost, may_be_none=bool(recordings))
 
 
-def _saved_cases(root: Path, *, may_be_none: bool) -> Iterator[Case]:
+def _saved_cases(root: Path, lost: list[str], *, may_be_none: bool) -> Iterator[Case]:
     calls, problems, _ = find_calls(os.fsencode(root))
     if not calls and not may_be_none:
         raise Error(f"{root}: holds no captured call and no recording")
-    for problem in problems:
-        log_warn(problem)
+    damaged = list(problems)
     cases: list[tuple[Case, bool]] = []
     for path, *_ in calls:
         try:
             call = load_call(path)
+        except Error as error:
+            damaged.append(f"{path}: is no case: {error}")
+            continue
+        try:
             cases.append((_case_of(path, call), any(on_accelerator(call))))
         except Error as error:
             log_warn(f"{path}: is no case: {error}")
+    for problem in damaged:
+        log_warn(problem)
+    lost += damaged
     away = sum(is_away for _, is_away in cases)
     if 0 < away < len(cases):
         log_warn(f"{root}: {len(cases) - away} calls on the CPU are no cases: {away} are on an accelerator")

@@ -58,6 +58,7 @@ def load_cases(
     filter: Filter | None = None,
     captures: tuple[Path, ...] = (),
     mine: tuple[Path, ...] = (),
+    lost: list[str] | None = None,
 ) -> Iterator[Case]:
     """The cases of the sources, in an order that is always the same.
 
@@ -67,11 +68,12 @@ def load_cases(
         filter: which cases of them; None: all.
         captures: folders of captures, for the source "captures".
         mine: files of the user, for the source "mine".
+        lost: gets a sentence for each captured call that is damaged or missing.
 
     Raises:
         op_tools.Error: an unknown source or model, a wrong expression, or a damaged file, with file and line.
     """
-    return filtered(source_cases(suite, sources, captures, mine), filter or Filter())
+    return filtered(source_cases(suite, sources, captures, mine, [] if lost is None else lost), filter or Filter())
 
 
 def list_of(suite: str) -> Path:
@@ -220,6 +222,7 @@ def source_cases(
     sources: tuple[str, ...],
     captures: tuple[Path, ...],
     mine: tuple[Path, ...],
+    lost: list[str],
 ) -> Iterator[Case]:
     """The cases of :func:`load_cases`, without a filter."""
     for source in sources:
@@ -230,7 +233,7 @@ def source_cases(
     if "faults" in sources:
         lists.append(fault_cases())
     if "captures" in sources:
-        lists += [captured_cases(path) for path in captures]
+        lists += [captured_cases(path, lost) for path in captures]
     if "mine" in sources:
         lists += [read_mine(path) for path in mine]
     return itertools.chain.from_iterable(lists)

@@ -26,7 +26,7 @@ from .reports import saved_text, verdict_text, write_reports
 from .rows import ROWS_FILE, FoundRows, Row, RowWriter, packed, rows_below, shard_text, unpacked
 from .self_test import SelfTest
 from .shard_run import Session, WorkerPlan, share_of
-from .summary import FORMAT, IDS, RUN_FILE, read_run_facts, result_of, summary_of, verdict_in
+from .summary import FORMAT, IDS, LOST, RUN_FILE, read_run_facts, result_of, summary_of, verdict_in
 
 _VARIABLES = ("OP_", "AUTOCOMPARE_", "TORCH", "PYTORCH", "OMP_", "MKL_", "CUDA_", "CUBLAS", "NVIDIA_")
 _NOT_FINISHED = "it is not finished"  # the self-test
@@ -44,6 +44,8 @@ class Settings:
     shard: tuple[int, int] = (0, 1)
     resume: bool = False
     exceptions_file: str = ""
+    lost_calls: int = 0
+    """Reports of captured calls that are damaged or missing: they became no cases."""
 
 
 def _digest_of_file(path: str) -> str:
@@ -82,6 +84,7 @@ def facts_of(cases: Sequence[Case], plan: WorkerPlan, settings: Settings) -> dic
         "coverage": coverage_of(plan.device),
         "self-test": _NOT_FINISHED,
         IDS: [case.id for case in cases],
+        LOST: settings.lost_calls,
     }
 
 

@@ -33,6 +33,8 @@ FORMAT = 1
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
 IDS = "ids"
 """In run.json: the cases of the list, so that a case without rows is known, whatever else has rows."""
+LOST = "lost calls"
+"""In run.json, and in the summary: reports of captured calls that are damaged or missing, so that they became no cases."""
 
 Rows = Mapping[str, list[Row]]
 
@@ -91,6 +93,7 @@ def summary_of(result: RunResult) -> dict[str, Any]:
         "without rows": result.without_rows,
         **({"cases of another list": result.others} if result.others else {}),
         **({"damaged lines": result.damaged} if result.damaged else {}),
+        **({LOST: lost} if (lost := facts.get(LOST)) else {}),
         "statuses": {name: counts[name] for name in WORST_FIRST if counts[name]},
         "operators": {
             op: {dtype: _sorted(of) for dtype, of in sorted(dtypes.items())} for op, dtypes in sorted(operators.items())
@@ -125,6 +128,7 @@ class Missing(enum.Enum):
     NOT_RUN = "some cases have no row"
     OTHER_LIST = "some rows are of cases of another list"
     DAMAGED_LINES = "some lines of rows are damaged"
+    LOST_CALLS = "some captured calls are damaged or missing"
     MOST_UNJUDGED = "most cases have no verdict"
 
 
@@ -140,6 +144,7 @@ def missing_in(summary: Mapping[str, Any]) -> list[Missing]:
         Missing.NOT_RUN: summary["without rows"] > 0,
         Missing.OTHER_LIST: bool(summary.get("cases of another list")),
         Missing.DAMAGED_LINES: bool(summary.get("damaged lines")),
+        Missing.LOST_CALLS: bool(summary.get(LOST)),
         Missing.MOST_UNJUDGED: not judged or unjudged > judged,
     }
     return [one for one, holds in lacks.items() if holds]
@@ -203,6 +208,7 @@ def read_run_facts(folder: Path) -> dict[str, Any]:
     is_damaged = {
         "cases": facts["cases"] < 0,
         IDS: ids is not None and not are_ids,
+        LOST: type(facts.get(LOST, 0)) is not int or facts.get(LOST, 0) < 0,
         "coverage": not isinstance(facts.get("coverage"), dict | None),
     }
     for name, holds in is_damaged.items():

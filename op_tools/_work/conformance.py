@@ -47,7 +47,8 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     self_test = SelfTest()  # works while this process finds its cases
     imports = modules_of(options.device, options.imports)
     import_backends(imports)
-    cases = selected_cases(options)
+    lost: list[str] = []
+    cases = selected_cases(options, lost)
     usable_device(options.device)
     plan = WorkerPlan(
         device=options.device,
@@ -60,7 +61,13 @@ def _work(options: argparse.Namespace, *, writes: str) -> int:
     )
     jobs = options.jobs or (1 if in_launch or options.time_alone else usable_cores())
     settings = Settings(
-        Path(options.output), jobs, options.timeout, options.shard or (0, 1), options.resume, exceptions_file
+        Path(options.output),
+        jobs,
+        options.timeout,
+        options.shard or (0, 1),
+        options.resume,
+        exceptions_file,
+        len(lost),
     )
     verdict = run_cases(cases, plan, settings, exceptions, self_test, _say)
     if not writes:

@@ -49,8 +49,8 @@ def _sources(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(options.source or named or DEFAULT_SOURCES)
 
 
-def selected_cases(options: argparse.Namespace) -> list[Case]:
-    """The cases that the options of add_selection() choose.
+def selected_cases(options: argparse.Namespace, lost: list[str] | None = None) -> list[Case]:
+    """The cases that the options of add_selection() choose; `lost` as that of load_cases().
 
     Raises:
         op_tools.Error: there is none, or a file is damaged.
@@ -69,7 +69,7 @@ def selected_cases(options: argparse.Namespace) -> list[Case]:
     was_enabled = gc.isenabled()
     gc.disable()  # it would go through all cases again and again, for as long as it takes to make them
     try:
-        cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine))
+        cases = list(load_cases(options.list, sources=sources, filter=wanted, captures=captures, mine=mine, lost=lost))
         gc.freeze()
     except FilterError as error:
         raise UsageError(str(error)) from None

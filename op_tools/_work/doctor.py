@@ -6,7 +6,6 @@ import argparse
 import difflib
 import os
 import platform
-import re
 import sys
 import textwrap
 from collections import Counter
@@ -21,9 +20,6 @@ from .._tools.launch import refused_variables
 from .._torch.backends import VARIABLE, import_backends, modules_of, not_imported
 from .._torch.operator_names import aten_names, near_names, tell_core, torch_names
 from .._torch.torch_limits import limits_of
-
-# Beginnings and parts of our variables' names: a name like these that nothing reads is a mistake.
-_OURS = re.compile(r"OP_(TOOLS|CAPTURE|AUTOCOMPARE|OVERFLOW|OBSERVE|MEMORY|TIME|DTYPE|FALLBACK|HOOK)")
 
 
 @dataclass
@@ -96,12 +92,13 @@ def _examine_modules(findings: Findings, name: str, text: str) -> None:
 
 def _examine_variables(findings: Findings, names: dict[str, list[str]]) -> None:
     variables = Variables.of_core()
+    unread = core.unread_variables()
     ours = False
     for name in sorted(os.environ):
         value = os.environ[name]
         if not variables.has(name):
             near = variables.near(name)
-            if near or _OURS.match(name):
+            if near or name in unread:
                 ours = True
                 findings.problem(name, "no tool reads it" + (f"; did you mean {near}?" if near else ""))
             continue

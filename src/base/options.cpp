@@ -183,6 +183,7 @@ std::vector<Variable> process_variables() {
       {"OP_TOOLS_JOBS", "./dev: compilations at once"},
       {"OP_TOOLS_TOGETHER", "./dev: so many files of a folder are compiled as a single file"},
       {"OP_TOOLS_BUILD_DIR", "the tests: where the project was built"},
+      {"OP_TOOLS_DITORCH", "./dev bench peers: the folder of ditorch's package"},
   };
 }
 

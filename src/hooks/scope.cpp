@@ -24,6 +24,7 @@
 #include "hooks/current_chain.h"
 #include "hooks/gradient_sums.h"
 #include "hooks/interceptor.h"
+#include "hooks/tool.h"
 #include "report/row_file.h"
 #include "tensor/copy_memory.h"
 
@@ -129,6 +130,7 @@ void HookScope::enter() {
   Impl& impl = *impl_;
   const std::string tool(impl.active->hook->name());
   if (impl.on) throw Error(tool + " is on already: stop it before it is started again");
+  warn_of_unread_variables();
   interceptor::install();
 
   const Level level = impl.active->options.level;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/read_options.h"
 
 namespace op_tools {
 namespace {
@@ -109,6 +110,39 @@ std::vector<Variable> known_variables() {
   HookOptions of_hooks;
   add_options(of_hooks);
   return all;
+}
+
+std::vector<std::string> unread_variables() {
+  constexpr std::string_view kOurs = "OP_";
+  std::vector<std::string> unread;
+  auto in_environment = environment_containing(kOurs);
+  std::erase_if(in_environment, [&](const auto& variable) { return !variable.first.starts_with(kOurs); });
+  if (in_environment.empty()) return unread;
+  const std::vector<Variable> known = known_variables();
+  for (const auto& [name, value] : in_environment) {
+    const std::string_view given = name;
+    const auto reads = [&](const Variable& variable) {
+      return variable.name == given || (variable.per_operator && given.ends_with("_" + variable.name));
+    };
+    const auto begins_alike = [&](const Variable& variable) {
+      const size_t word = variable.name.find('_', kOurs.size());
+      return variable.name.starts_with(kOurs) && word != std::string::npos &&
+             given.starts_with(std::string_view(variable.name).substr(0, word + 1));
+    };
+    if (std::none_of(known.begin(), known.end(), reads) && std::any_of(known.begin(), known.end(), begins_alike)) {
+      unread.push_back(name);
+    }
+  }
+  return unread;
+}
+
+void warn_of_unread_variables() {
+  static std::once_flag said;
+  std::call_once(said, [] {
+    for (const std::string& name : unread_variables()) {
+      log::warn(name + ": no tool reads a variable of this name; op-tools doctor looks for the name that was meant");
+    }
+  });
 }
 
 void check_settings(ToolOptions& options, const Value& settings) {

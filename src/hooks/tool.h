@@ -91,6 +91,10 @@ OP_TOOLS_API void check_settings(ToolOptions& options, const Value& settings);
 
 // Every environment variable that something of ours reads.
 OP_TOOLS_API std::vector<Variable> known_variables();
+// Those of the environment that begin as one of ours does (OP_CAPTURE_...), and that nothing reads: misspelled.
+OP_TOOLS_API std::vector<std::string> unread_variables();
+// A warning that names them, once in a process.
+void warn_of_unread_variables();
 // A sentence for each variable whose value a tool refuses.
 OP_TOOLS_API std::vector<std::string> refused_variables();
 

@@ -551,6 +551,27 @@ def test_captured_calls_are_cases(tmp_path):
             list(load_cases(sources=("captures",), captures=(tmp_path / folder,)))
 
 
+def test_a_captured_call_that_is_missing_or_damaged_is_not_judged(tmp_path, capfd):
+    captures = tmp_path / "captures"
+    with op_tools.OpCapture(output_dir=str(captures)):
+        torch.relu(torch.exp(torch.tensor([1.0, 2.0])))
+
+    def status(name):
+        arguments = ["--captures", str(captures), "--device", "cpu", "--jobs", "1", "-o", str(tmp_path / name)]
+        return command.main(["conformance", "run", *arguments])
+
+    assert status("whole") == 0
+    (call,) = captures.glob("op_capture_result/*/*/torch.exp")
+    call.rename(tmp_path / "elsewhere")
+    assert status("missing") == 2
+    assert "some captured calls are damaged or missing" in capfd.readouterr().err
+    assert command.main(["conformance", "verify", str(tmp_path / "missing")]) == 2
+    (tmp_path / "elsewhere").rename(call)
+    (saved,) = call.glob("*/input.pth")
+    saved.write_bytes(saved.read_bytes()[:100])
+    assert status("damaged") == 2
+
+
 MINE = [
     {
         "op": "torch.nn.functional.conv2d",

@@ -24,7 +24,7 @@ def checkout(tmp_path):
 
 
 def started(checkout, *arguments, **environment):
-    environment = {name: value for name, value in os.environ.items() if name != "OP_TOOLS_DEV_LOCKED"} | environment
+    environment = {name: value for name, value in os.environ.items() if name != "_OP_TOOLS_DEV_LOCKED"} | environment
     return subprocess.Popen(["./dev", *arguments], cwd=checkout, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -45,7 +45,7 @@ def test_the_second_of_two_waits_and_says_for_whom(checkout):
 def test_a_dev_that_a_dev_runs_and_its_help_do_not_wait(checkout):
     with (checkout / "build" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for process in (started(checkout, "clean", OP_TOOLS_DEV_LOCKED="1"), started(checkout, "help")):
+        for process in (started(checkout, "clean", _OP_TOOLS_DEV_LOCKED="1"), started(checkout, "help")):
             assert process.communicate(timeout=60)[1] == "" and process.returncode == 0
 
 

@@ -456,6 +456,17 @@ def test_doctor_names_the_variable_that_was_meant(misspelt, meant, monkeypatch, 
     assert re.search(rf"{misspelt} +PROBLEM: no tool reads it; did you mean {meant}\?", text)
 
 
+def test_the_first_tool_of_a_process_names_variables_that_nothing_reads(op_tools_command, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("import torch\ntorch.ones(2) + 1\n")
+    misspelled = {"OP_CAPTURE_LISTS": "add", "OP_TIME_MESURE_MAX_CALLS": "3"}
+    others = {"OP_CAPTURE_LIST": "add", "LINEAR_OP_DTYPE_CAST_DICT": "", "OPEN_LIST": "x", "OP_RETURN": "1"}
+    done = op_tools_command("run", "--capture", "--time", str(script), **misspelled, **others)
+    warned = re.findall(r"(\w+): no tool reads a variable of this name", done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert warned == sorted(misspelled)
+
+
 def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
     for kind in kinds().values():
         for option in kind.options:
