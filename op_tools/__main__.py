@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from ._base.optional_parts import MissingPartError
-from ._commands.command_line import WRONG_USAGE, UsageError, parser_of, visible
+from ._base.verdict import WRONG_USAGE
+from ._commands.command_line import UsageError, parser_of, visible
 
 _RUN = "run"
 _NO_READER = 141  # as a shell has it for a program that SIGPIPE ended: op-tools ops | head

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 from .._base.error_text import printable
 from .._base.optional_parts import Group, MissingPartError, part, part_names
 from .._base.own_command import package_version
+from .._base.verdict import WRONG_USAGE
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
 
@@ -42,9 +43,6 @@ COMMANDS = {
     "completion": ("completion",),
     "help": ("help",),
 }
-
-WRONG_USAGE = 64  # 2 says that something could not be read or judged
-
 
 _LONGEST = 1e6
 _MOST_USAGE = 3  # lines of a usage, below an error

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._base.core import Error, run_op_from_data
+from .._base.verdict import WRONG_USAGE
 
 T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]
@@ -47,7 +48,6 @@ _FIRST_OWN_STEP = (
     4_294_967_280  # Slurm's numbers of steps that srun did not start: a batch script, an interactive shell
 )
 _SHARE = "OP_TOOLS_SHARE"
-_WRONG_USAGE = 64
 _MOST_DIGITS = 7  # of a number of processes
 _inside = False  # a command that another command calls is not shared again
 
@@ -55,7 +55,7 @@ _inside = False  # a command that another command calls is not shared again
 class LaunchError(Error):
     """A variable of the launch that is not allowed: nothing has run."""
 
-    exit_status = _WRONG_USAGE
+    exit_status = WRONG_USAGE
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/stop_program.h"
 #include "tensor/copy_memory.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
 
@@ -143,7 +144,7 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
         }
       }
     } catch (const std::exception& error) {
-      failure = error.what();
+      failure = exception_text(error);
     }
     std::lock_guard<std::mutex> lock(mutex_);
     Pass& pass = pass_of(task);
@@ -153,13 +154,13 @@ void GradientPasses::node_ran(const GradientRoutes& routes, const Gradients& gra
     try {
       for (auto& [index, gradient] : copies) store(pass, index, std::move(gradient));
     } catch (const std::exception& error) {
-      pass.failure = error.what();
+      pass.failure = exception_text(error);
     }
     if (--pass.nodes_left == 0 && close(pass)) done = &pass;  // the graph task still owns it
   } catch (const StopProgram& stop) {
     stop.raise();
   } catch (const std::exception& error) {
-    log::error(std::string("gradients of a call are not recorded: ") + error.what());
+    log::error(std::string("gradients of a call are not recorded: ") + exception_text(error));
   }
   if (done) report(*done);
 }
@@ -206,7 +207,7 @@ void GradientPasses::node_starts() {
   } catch (const StopProgram& stop) {
     stop.raise();
   } catch (const std::exception& error) {
-    log::error(std::string("backward of a call is not followed: ") + error.what());
+    log::error(std::string("backward of a call is not followed: ") + exception_text(error));
   }
 }
 
@@ -328,7 +329,7 @@ void GradientPasses::report(Pass& pass) {
   } catch (const StopProgram& stop) {
     stop.raise();
   } catch (const std::exception& error) {
-    log::error(std::string("gradients of a call are not recorded: ") + error.what());
+    log::error(std::string("gradients of a call are not recorded: ") + exception_text(error));
   }
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
 namespace op_tools {
@@ -77,7 +78,8 @@ class Watched : public std::enable_shared_from_this<Watched> {
       call();
     } catch (const std::exception& error) {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (!std::exchange(failed_, true)) log::error(std::string("backward of a call is not followed: ") + error.what());
+      if (!std::exchange(failed_, true))
+        log::error(std::string("backward of a call is not followed: ") + exception_text(error));
     }
   }
 

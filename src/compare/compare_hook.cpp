@@ -23,6 +23,7 @@
 #include "hooks/op_traits.h"
 #include "hooks/signature.h"
 #include "hooks/stack_source.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/plain_tensor.h"
 
@@ -350,7 +351,8 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
   try {
     checks = checks_of(*observed, judge);
   } catch (const std::exception& error) {
-    checks = {{"", not_judged(Unjudged::kJudgeFailed, std::string("the comparison failed: ") + error.what()), {}}};
+    checks = {
+        {"", not_judged(Unjudged::kJudgeFailed, std::string("the comparison failed: ") + exception_text(error)), {}}};
   }
   const auto fails = [](const Check& check) { return check.judgement.verdict == Verdict::kDiffers; };
   if (std::any_of(checks.begin(), checks.end(), fails) &&

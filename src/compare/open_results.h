@@ -23,8 +23,13 @@ TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference,
 TensorVerdict judge_factor(const CallFacts& facts, const at::Tensor& result, const at::Tensor& reference,
                            const JudgeContext& context, const std::vector<at::Tensor>& outputs);
 
-// Do both hold indices of equal elements of `input`, along the dimension in which they are smaller than it, or differ
-// in nothing (argmax, sort, topk)?
-bool name_same_elements(const at::Tensor& input, const at::Tensor& indices, const at::Tensor& other);
+// Do both hold indices of equal elements of the call's first input (argmax, sort, topk)? Those of `indices` also have
+// to be such as the operator may give: each element once, none that comes later.
+bool name_same_elements(const CallFacts& facts, const at::Tensor& indices, const at::Tensor& other);
+
+// Does the call leave the order of its results open (topk with sorted=False), and are `outputs` the elements of
+// `expected` in another order, with indices of these elements?
+bool are_same_in_other_order(const CallFacts& facts, const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& expected);
 
 }  // namespace op_tools

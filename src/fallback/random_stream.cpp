@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 
 namespace op_tools {
@@ -87,7 +88,7 @@ RandomStream::~RandomStream() {
     if (same_kind_) set_state(device_, state_of(stream_));
     if (default_before_.defined()) set_state(stream_, default_before_);
   } catch (const std::exception& error) {
-    log::error(std::string("the state of a random generator could not be given back: ") + error.what());
+    log::error(std::string("the state of a random generator could not be given back: ") + exception_text(error));
   }
 }
 

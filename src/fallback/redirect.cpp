@@ -260,7 +260,7 @@ class Redirect {
           has_generator ? arguments_[*facts_.generator].toGenerator() : at::globalContext().defaultGenerator(device_),
           /*as_default=*/!facts_.generator);
     } catch (const std::exception& error) {
-      throw Error(std::string("its random numbers cannot be had from the device: ") + error.what());
+      throw Error(std::string("its random numbers cannot be had from the device: ") + exception_text(error));
     }
   }
 

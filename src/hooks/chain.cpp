@@ -316,7 +316,7 @@ bool tried(const OpCall& op, Call&& call) noexcept {
     return true;
   } catch (const std::exception& error) {
     if (!hold_for_program(error)) {
-      log::error("backward of " + std::string(op.name) + " is not recorded: " + error.what());
+      log::error("backward of " + std::string(op.name) + " is not recorded: " + exception_text(error));
     }
   } catch (...) {
     log::error("backward of " + std::string(op.name) + " is not recorded: an exception of unknown type");

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/stop_program.h"
 #include "hooks/tool.h"
+#include "tensor/exception_text.h"
 
 namespace op_tools {
 
@@ -19,7 +20,7 @@ bool ConditionalHook::wanted(OpCall& call) {
     return condition_(call);
   } catch (const std::exception& error) {
     if (hold_for_program(error)) return false;
-    why = error.what();
+    why = exception_text(error);
   } catch (...) {
     why = "an exception of unknown type";
   }

@@ -132,7 +132,13 @@ constexpr OpFamily kFamilies[] = {
     {kSignAmbiguous, "each backend may give a column of Q another sign or phase; Q R is the input", "qr linalg_qr", 2},
     {kSignAmbiguous, "each backend may give a column of Q another sign or phase", "geqrf"},
     {kReturnsIndices, "equal elements may be named in any order",
-     "max min argmax argmin sort argsort topk median nanmedian mode kthvalue cummax cummin aminmax"},
+     "max min argmax argmin sort argsort median nanmedian mode cummax cummin aminmax", 1},
+    {kReturnsIndices, "equal elements may be named in any order", "topk kthvalue", 2},
+    {kNamesEachOnce, "an order of elements, or some of them", "sort argsort topk"},
+    {kNamesEarlier, "the largest or smallest element so far", "cummax cummin"},
+    {kOrdersOnRequest, "sorted=False leaves the order open", "unique _unique _unique2 _return_inverse", 1},
+    {kOrdersOnRequest, "sorted=False leaves the order open", "unique_dim", 2},
+    {kOrdersOnRequest, "sorted=False leaves the order open", "topk", 4},
     {kHasFirstDtype, "a normalisation has its input's dtype, whatever its weights and statistics have",
      "batch_norm _batch_norm_impl_index native_batch_norm _native_batch_norm_legit "
      "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update cudnn_batch_norm "
@@ -356,6 +362,8 @@ constexpr OpFamily kFamilies[] = {
      "sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
      "sparse_bsc_tensor"},
     {kOpensFile, "it opens a file by its name, and may write it", "from_file _from_file"},
+    {kRunsUnasked, "a copy, or a value for each element",
+     "copy_ _copy_from _copy_from_and_resize _foreach_copy_ clone contiguous cat fill_ zero_ detach_"},
     {kKeepsNumbers, "detached from its graph, on another device, or another object", "detach cpu cuda __deepcopy__"},
 
     // --- Values that arguments may have
@@ -519,6 +527,12 @@ std::string_view trait_name(OpTrait trait) {
       return "sign_is_ambiguous";
     case kReturnsIndices:
       return "returns_indices";
+    case kNamesEachOnce:
+      return "names_each_element_once";
+    case kNamesEarlier:
+      return "names_earlier_elements";
+    case kOrdersOnRequest:
+      return "orders_on_request";
     case kMixesElements:
       return "mixes_elements";
     case kSumsProducts:
@@ -605,6 +619,8 @@ std::string_view trait_name(OpTrait trait) {
       return "rounds_near_one";
     case kGradientReadsResult:
       return "gradient_reads_the_result";
+    case kRunsUnasked:
+      return "runs_unasked";
     case kOnDefaultDevice:
       return "on_the_default_device";
   }

@@ -37,7 +37,10 @@ enum class OpTrait : uint8_t {
   kAsksAboutDevice,          // the answer differs on another device
   kUnorderedResult,          // the order of the results is not defined
   kSignAmbiguous,            // vectors known up to sign or phase; the product of the first `place` results is the input
-  kReturnsIndices,           // an integer result names elements of the first argument
+  kReturnsIndices,           // an integer result names elements of the first argument, along `place`, a dimension
+  kNamesEachOnce,            // of those: each element once
+  kNamesEarlier,             // of those: the element at the result's own place, or one before it
+  kOrdersOnRequest,          // the results have an order, unless the argument `sorted` at `place` is False
   kMixesElements,            // each element of the result is a sum over elements, and may be much smaller than these
   kSumsProducts,             // each element of the result is a sum over products of two inputs
   kByCudnn,                  // on CUDA computed by cuDNN, which has its own switch for TF32
@@ -81,6 +84,7 @@ enum class OpTrait : uint8_t {
   kReadsStorageOffset,       // its result depends on the place of a tensor in its storage
   kRoundsNearOne,            // on its way a number of about one, or as large as the input at `place`
   kGradientReadsResult,      // its formula has the result, whose rounding it multiplies (tanh: 1 - result^2)
+  kRunsUnasked,              // torch's own C++ code runs it, for a storage that is saved or parameters that ranks share
   kOnDefaultDevice,          // makes a tensor on torch's default device where its call names none
 };
 

@@ -27,6 +27,7 @@
 #include "hooks/tool.h"
 #include "report/row_file.h"
 #include "tensor/copy_memory.h"
+#include "tensor/exception_text.h"
 
 namespace op_tools {
 namespace {
@@ -122,7 +123,7 @@ HookScope::~HookScope() {
   try {
     leave();
   } catch (const std::exception& error) {
-    log::error(error.what());
+    log::error(exception_text(error));
   }
 }
 
@@ -192,7 +193,7 @@ void HookScope::leave() {
     impl.active->hook->run_ends([this] { return coverage(); });
     impl.active->hook->scope_left();
   } catch (const std::exception& error) {
-    if (!hold_for_program(error)) impl.active->fail("scope_left()", error.what());
+    if (!hold_for_program(error)) impl.active->fail("scope_left()", exception_text(error));
   }
   write_account();
   release_copy_memory();  // of the copies that the hook made for its calls
@@ -209,7 +210,7 @@ void HookScope::step() {
   try {
     impl_->active->hook->step_begins(begun);
   } catch (const std::exception& error) {
-    if (!hold_for_program(error)) impl_->active->fail("step_begins()", error.what());
+    if (!hold_for_program(error)) impl_->active->fail("step_begins()", exception_text(error));
   }
 }
 int64_t HookScope::current_step() const {
@@ -267,7 +268,7 @@ void HookScope::write_account() const {
     write_coverage(folder, account, facts);
   } catch (const std::exception& error) {
     if (is_known) return;
-    log::warn(std::string(hook()->name()) + ": its account is in no file: " + error.what());
+    log::warn(std::string(hook()->name()) + ": its account is in no file: " + exception_text(error));
   }
 }
 void HookScope::look_beside(std::function<void(Coverage&)> add) {

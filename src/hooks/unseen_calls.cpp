@@ -169,11 +169,6 @@ std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call) {
   return nullptr;
 }
 
-// torch's own C++ code runs these for Python's objects: for a storage that is saved, for the parameters of a model that
-// ranks share.
-constexpr std::string_view kCopies =
-    "copy_ _copy_from _copy_from_and_resize _foreach_copy_ clone contiguous cat fill_ zero_ detach_";
-
 // An operator that makes elements of elements. Not in a compiler's trace, and no collective, whose function is seen.
 bool computes(const at::RecordFunction& call) {
   const std::string_view name = call.name(), base = base_name(name);
@@ -189,10 +184,9 @@ bool computes(const at::RecordFunction& call) {
     for (const at::Tensor& tensor : input.toTensorVector()) look(tensor);
   }
   for (const OpTrait trait : {OpTrait::kMoves, OpTrait::kReadsValue, OpTrait::kGivesData, OpTrait::kLikeFactory,
-                              OpTrait::kChangesMemory, OpTrait::kUninitializedResult}) {
+                              OpTrait::kChangesMemory, OpTrait::kUninitializedResult, OpTrait::kRunsUnasked}) {
     is_left_out = is_left_out || has_trait(base, trait);
   }
-  each_word(kCopies, [&](std::string_view copy) { is_left_out = is_left_out || copy == base; });
   const auto schema = call.operator_schema();
   return takes_tensors && !is_left_out && schema && !gives_views(*schema);
 }

@@ -21,6 +21,7 @@
 #include "calls/call_meta.h"
 #include "record/recording.h"
 #include "tensor/autocast.h"
+#include "tensor/exception_text.h"
 
 namespace op_tools {
 namespace {
@@ -79,7 +80,7 @@ Value run_header(const OpCall& call, int64_t rank, bool modules_only) {
     const auto* program = host().program_facts(&facts) ? facts.get_if<Dict>() : nullptr;
     if (program) items.insert(items.end(), program->items->begin(), program->items->end());
   } catch (const std::exception& error) {
-    log::debug(std::string("OpRecord: the header says nothing of the program: ") + error.what());
+    log::debug(std::string("OpRecord: the header says nothing of the program: ") + exception_text(error));
   }
   return make_dict(std::move(items));
 }

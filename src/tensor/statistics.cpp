@@ -24,6 +24,7 @@
 #include "tensor/device_statistics.h"
 #include "tensor/element_hash.h"
 #include "tensor/element_sums.h"
+#include "tensor/exception_text.h"
 #include "tensor/internal_guard.h"
 #include "tensor/merged_dims.h"
 #include "tensor/plain_tensor.h"
@@ -220,7 +221,7 @@ bool StatisticsQuery::ask_device(const at::Tensor& tensor) {
   } catch (const c10::Error& error) {
     Refused::get().add(tensor, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    Refused::get().add(tensor, error.what());
+    Refused::get().add(tensor, exception_text(error));
   }
   words_.reset();
   by_device_ = false;
@@ -250,7 +251,7 @@ void StatisticsQuery::check_devices() {
       query.words_ = device_statistics::words_of(on_device);
       if (!query.compare(on_device, on_host)) wrong.insert(kind.device.type());
     } catch (const std::exception& error) {
-      log::debug("statistics of a known tensor on " + kind.device.str() + ": " + error.what());
+      log::debug("statistics of a known tensor on " + kind.device.str() + ": " + exception_text(error));
     }
   }
 }

@@ -529,6 +529,109 @@ def test_a_wrong_factor_of_a_long_sum_is_a_failure(level):
     assert len(failed) == 1
 
 
+# --- Indices: those of other, equal elements are right, as far as the operator may give them
+
+
+def with_indices(function, change):
+    """A kernel that runs `function` on the CPU and changes its two results."""
+
+    def kernel(*args, **kwargs):
+        args = [arg.cpu() if isinstance(arg, torch.Tensor) else arg for arg in args]
+        return tuple(tensor.to("sim") for tensor in change(*function(*args, **kwargs)))
+
+    return kernel
+
+
+def cummax_into(indices):
+    def kernel(x, values, found, dim):
+        values.copy_(torch.cummax(x.cpu(), dim)[0].to("sim"))
+        found.copy_(torch.tensor(indices).to("sim"))
+
+    return kernel
+
+
+def places(*numbers):
+    return lambda values, _: (values, torch.tensor(numbers))
+
+
+TIES, ROWS = [1.0, 3.0, 3.0, 0.0], [[1.0] * 4] * 3
+OTHER_INDICES = {
+    "topk, another of equals": ("topk", with_indices(torch.topk, places(2, 1)), lambda x: x.topk(2), TIES, True),
+    "topk, an element twice": ("topk", with_indices(torch.topk, places(1, 1)), lambda x: x.topk(2), TIES, False),
+    "topk, in another order": (
+        "topk",
+        with_indices(torch.topk, lambda values, found: (values.flip(0), found.flip(0))),
+        lambda x: x.topk(3, sorted=False),
+        TIES,
+        True,
+    ),
+    "topk, sorted, in another order": (
+        "topk",
+        with_indices(torch.topk, lambda values, found: (values.flip(0), found.flip(0))),
+        lambda x: x.topk(3),
+        TIES,
+        False,
+    ),
+    "topk, in another order, an element twice": (
+        "topk",
+        with_indices(torch.topk, lambda values, _: (values.flip(0), torch.tensor([0, 1, 1]))),
+        lambda x: x.topk(3, sorted=False),
+        TIES,
+        False,
+    ),
+    "topk, in another order, other values": (
+        "topk",
+        with_indices(torch.topk, lambda _, found: (torch.tensor([3.0, 3.0, 0.0]), torch.tensor([1, 2, 3]))),
+        lambda x: x.topk(3, sorted=False),
+        TIES,
+        False,
+    ),
+    "sort, another order of equals": (
+        "sort.stable",
+        with_indices(torch.sort, lambda values, found: (values, found.flip(0))),
+        lambda x: x.sort(0),
+        ROWS,
+        True,
+    ),
+    "sort, no permutation": (
+        "sort.stable",
+        with_indices(torch.sort, lambda values, found: (values, found * 0)),
+        lambda x: x.sort(0),
+        ROWS,
+        False,
+    ),
+    "sort, a permutation along another dimension": (
+        "sort.stable",
+        with_indices(torch.sort, lambda values, found: (values, torch.arange(3)[:, None].expand(3, 4).contiguous())),
+        lambda x: x.sort(),
+        ROWS,
+        False,
+    ),
+    "cummax, an earlier of equals": (
+        "_cummax_helper",
+        cummax_into([0, 0, 0, 0]),
+        lambda x: x.cummax(0),
+        [1.0] * 4,
+        True,
+    ),
+    "cummax, a later one": ("_cummax_helper", cummax_into([3, 3, 3, 3]), lambda x: x.cummax(0), [1.0] * 4, False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel.*")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", OTHER_INDICES)
+def test_indices_of_equal_elements_have_to_be_possible(name, level):
+    operator, kernel, program, numbers, right = OTHER_INDICES[name]
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl(operator, kernel, "PrivateUse1")
+        failed = failures(lambda: program(torch.tensor(numbers).to("sim")), level)
+    finally:
+        library._destroy()
+    assert (not failed) == right, failed
+
+
 # --- Means near zero: the CPU adds up in float64 where other devices update a float32 mean with each element
 
 

@@ -112,14 +112,21 @@ def test_a_program_of_any_form_ends_as_without_us(name, op_tools_command, tmp_pa
 
 
 CALLS_ITSELF = """
+import sys
 import torch
+if "sim" in sys.argv:
+    import op_tools.sim_device
+DEVICE = sys.argv[1]
 
 class WithText(Exception):
     def __str__(self):
         return str(self.args[0])
 
 def deeper(number):
-    return torch.ones(1) + deeper(number + 1)
+    return torch.ones(1, device=DEVICE) + deeper(number + 1)
+
+def nested(tensor):
+    return nested(torch.tanh(tensor))
 
 def raises(number):
     try:
@@ -127,21 +134,22 @@ def raises(number):
     except RecursionError:
         raise WithText(torch.ones(1))
 
-for function in deeper, raises:
+for function, given in (deeper, 0), (raises, 0), (nested, torch.ones(3, device=DEVICE)):
     try:
-        function(0)
+        function(given)
     except (RecursionError, WithText) as error:
         print(type(error).__name__)
 """
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
 @pytest.mark.parametrize("level", ["torch", "aten"])
 @pytest.mark.parametrize("flag", ["--autocompare", "--record", "--capture", "--time", "--observe", "--overflow"])
-def test_a_program_may_reach_the_limit_of_recursion(flag, level, op_tools_command, tmp_path):
+def test_a_program_may_reach_the_limit_of_recursion(flag, level, device, op_tools_command, tmp_path):
     (tmp_path / "deep.py").write_text(CALLS_ITSELF)
-    plain = op_tools_command("deep.py", program=())
-    tooled = op_tools_command("run", flag, "--level", level, "-q", "deep.py")
-    assert plain.stdout.splitlines()[0] == "RecursionError"
+    plain = op_tools_command("deep.py", device, program=())
+    tooled = op_tools_command("run", flag, "--level", level, "-q", "deep.py", device)
+    assert plain.stdout.split() == ["RecursionError", "WithText", "RecursionError"]
     assert (tooled.returncode, tooled.stdout) == (0, plain.stdout), tooled.stderr
 
 
