@@ -94,12 +94,8 @@ class PythonHost final : public Host {
     named_tensors_in_python(recording, named);
   }
 
-  bool gathers_collectives() override {
-    Value answer_of_python;
-    const bool is_answered = answer(g_functions.gathers_collectives, &answer_of_python);
-    const auto* const flag = answer_of_python.get_if<bool>();
-    return is_answered && flag && *flag;
-  }
+  bool gathers_collectives() override { return is_true(g_functions.gathers_collectives); }
+  bool packs_saved_tensors() override { return is_true(g_functions.packs_saved_tensors); }
 
  private:
   OwnCommands own_commands_;  // before the host is installed; nothing changes it afterwards
@@ -110,6 +106,13 @@ class PythonHost final : public Host {
     const py::error_scope restored;
     *value = to_value(to_its_end([&] { return function(); }));
     return true;
+  }
+
+  static bool is_true(const py::handle& question) {
+    Value value;
+    const bool is_answered = answer(question, &value);
+    const auto* const flag = value.get_if<bool>();
+    return is_answered && flag && *flag;
   }
 };
 
@@ -124,17 +127,17 @@ void bind_host(py::module_& module) {
       "install_host",
       [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
          py::function program_start, py::function count_flops, py::function advice, py::function gathers_collectives,
-         std::string op_tools_command, std::string replay_command) {
+         py::function packs_saved_tensors, std::string op_tools_command, std::string replay_command) {
         g_functions = {is_from_outside.release(), module_path.release(),        named_tensors.release(),
                        program_facts.release(),   program_start.release(),      count_flops.release(),
-                       advice.release(),          gathers_collectives.release()};
+                       advice.release(),          gathers_collectives.release(), packs_saved_tensors.release()};
         static auto* const host = new PythonHost;  // leaked, like the functions
         host->set_own_commands({std::move(op_tools_command), std::move(replay_command)});
         install_host(host);
       },
       py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
       py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"),
-      py::arg("gathers_collectives"), py::arg("op_tools_command"), py::arg("replay_command"));
+      py::arg("gathers_collectives"), py::arg("packs_saved_tensors"), py::arg("op_tools_command"), py::arg("replay_command"));
 }
 
 }  // namespace op_tools::python

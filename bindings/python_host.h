@@ -16,6 +16,7 @@ struct HostFunctions {
   pybind11::handle count_flops;      // (name, is_backward, args, kwargs) -> int
   pybind11::handle advice;           // (item, level) -> str
   pybind11::handle gathers_collectives;  // () -> bool
+  pybind11::handle packs_saved_tensors;  // () -> bool
 };
 const HostFunctions& host_functions();  // null until the package is imported
 

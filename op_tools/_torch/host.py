@@ -10,6 +10,7 @@ from .flops import count_flops
 from .interrupts import is_from_outside
 from .module_names import path_of
 from .operator_names import advice
+from .saved_tensors import packs_saved_tensors
 from .run_facts import gathers_collectives, named_tensors, program_facts, program_start
 
 
@@ -25,6 +26,7 @@ def take_places() -> None:
         count_flops=count_flops,
         advice=advice,
         gathers_collectives=gathers_collectives,
+        packs_saved_tensors=packs_saved_tensors,
         op_tools_command=op_tools_line(),
         replay_command=replay_line(),
     )

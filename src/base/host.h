@@ -54,6 +54,8 @@ class OP_TOOLS_API Host {
   virtual bool is_of_program(const std::exception& /*caught*/) { return false; }
   // Of an exception of the language, which may have no room to tell it; else its what().
   virtual std::string text_of(const std::exception& caught) { return caught.what(); }
+  // Functions of the program's own, not of torch, pack the tensors that autograd saves on this thread.
+  virtual bool packs_saved_tensors() { return false; }
   // The language's warnings on this thread are not given, nor noted as given, until the object is freed.
   virtual std::shared_ptr<void> quiet() { return nullptr; }
   // From now on threads that the language starts tell that they begin (thread_begins()); whether they do. Whenever a

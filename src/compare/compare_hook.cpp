@@ -362,6 +362,11 @@ CompareHook::Impl::Report CompareHook::Impl::judged(const std::shared_ptr<Pendin
       if (fails(check)) check.judgement.reason = kChangedSince;
     }
   }
+  if (backward && compared.replayable->has_packed_tensors()) {
+    for (Check& check : checks) {
+      if (fails(check)) check.judgement = not_judged(Unjudged::kUndetermined, ReplayableCall::kPackedTensors);
+    }
+  }
   const auto by_bits = [](const Check& check) { return check.judgement.deciding == Deciding::kBits; };
   std::shared_ptr<RunOutcome> reference;
   if (auto run = judge.take_reference()) reference = std::make_shared<RunOutcome>(std::move(*run));

@@ -250,6 +250,10 @@ void InvarianceHook::Impl::backward(OpCall& call) {
     verdicts = nothing_judged(options, shared.is_on_cpu(), Unjudged::kNoReference,
                               "an input or result of the forward call was changed since, past autograd");
   }
+  if (std::any_of(verdicts.begin(), verdicts.end(), differs) && shared.replayable->has_packed_tensors()) {
+    verdicts =
+        nothing_judged(options, shared.is_on_cpu(), Unjudged::kUndetermined, ReplayableCall::kPackedTensors);
+  }
   if (verdicts.empty()) return;
   report.add(info, shared.device, std::move(verdicts), [&] {
     SavedRun saved(*shared.replayable, shared.meta, shared.random_states);

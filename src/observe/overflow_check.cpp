@@ -258,7 +258,8 @@ struct OverflowHook::Impl {
   Results look_at_results(OpCall& call, const State& state, const NameRules& rules);
   void look(const at::Tensor& tensor, const OpCall& call, const State& state, const NameRules& rules, Results& results);
   static void look_at_numbers(const at::Tensor& numbers, Results& results);
-  OverflowRecord record_of(OpCall& call, State& state, const NameRules& rules, Results results, bool saves);
+  // `waits`: it is judged after the call has returned.
+  OverflowRecord record_of(OpCall& call, State& state, const NameRules& rules, Results results, bool saves, bool waits);
 };
 
 OverflowHook::OverflowHook(const ResolvedOverflowOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -368,7 +369,7 @@ OverflowHook::Impl::Results OverflowHook::Impl::look_at_results(OpCall& call, co
 }
 
 OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const NameRules& rules, Results results,
-                                             bool saves) {
+                                             bool saves, bool waits) {
   OverflowRecord record;
   record.outputs = std::move(results.flags);
   for (State::Input& input : state.inputs) record.inputs.push_back(std::move(input.flag));
@@ -380,8 +381,10 @@ OverflowRecord OverflowHook::Impl::record_of(OpCall& call, State& state, const N
   RetainedCall& retained = record.call;
   retained.take_call(call);
   retained.written = std::move(results.written);
-  // torch.jit.trace knows the result of a factory as long as nothing else holds it.
-  const bool holds_result = !rules.factory || !call.local_keys.included_.has(c10::DispatchKey::Tracer);
+  // torch.jit.trace knows the result of a factory as long as nothing else holds it, and torch's own factories give the
+  // program another tensor where something does, for which a mode of the dispatcher sees a detach.
+  const bool is_traced = call.local_keys.included_.has(c10::DispatchKey::Tracer);
+  const bool holds_result = !rules.factory || !(waits || is_traced);
   retained.result = strip_tensors(call.result(), [&](const at::Tensor& tensor) {
     retained.outputs.push_back(holds_result ? VersionedTensor(tensor) : VersionedTensor());
   });
@@ -444,7 +447,7 @@ void OverflowHook::after(OpCall& call, HookState* any_state) {
   if (!open && !results.unsound) return;  // sound, whatever the inputs are
   state.ask_inputs();
   if (const auto* const noted = static_cast<const Noted*>(call.saved_state())) noted->ask_inputs();
-  OverflowRecord record = impl.record_of(call, state, rules, std::move(results), saves);
+  OverflowRecord record = impl.record_of(call, state, rules, std::move(results), saves, open);
   record.call.rng = std::move(rng);
   window.add(std::move(record));
   if (!open || window.is_full() || impl.options.immediate) window.judge();

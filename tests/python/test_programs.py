@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -429,7 +430,7 @@ def profiled():
     return [(name, number) for name, number in names if not name.startswith(("[", "PyTorch Profiler"))]
 
 
-def under_a_dispatch_mode():
+def under_a_dispatch_mode(device="cpu"):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Noting(TorchDispatchMode):
@@ -441,9 +442,9 @@ def under_a_dispatch_mode():
             self.names.append(str(function))
             return function(*args, **(kwargs or {}))
 
-    a = x(3, 3).requires_grad_()
+    a = x(3, 3).to(device).requires_grad_()
     with Noting() as mode:
-        (F.linear(a, a).softmax(-1) * a).sum().backward()
+        (F.linear(a, a).softmax(-1) * a * torch.ones(3, device=device)).sum().backward()
     return mode.names, a.grad
 
 
@@ -521,6 +522,13 @@ def test_program_gives_the_same_with_all_tools_on(program, capfd, monkeypatch):
     expected = run(program, [])
     assert_same(run(program, all_tools()), expected)
     assert "op_tools error" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", range(len(all_tools())))
+def test_a_mode_of_the_dispatcher_sees_the_same_operators_of_a_device(number):
+    """torch gives a program another tensor where something else holds what a factory made: a detach."""
+    expected = run(partial(under_a_dispatch_mode, "sim"), [])
+    assert_same(run(partial(under_a_dispatch_mode, "sim"), [all_tools()[number]]), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/host.h"
 #include "base/stop_program.h"
 #include "calls/random_state.h"
 #include "compare/rerun/unwritten_fill.h"
@@ -64,6 +65,11 @@ class NoSavedTensorHooks {
  private:
   const bool before_;
 };
+
+bool are_saved_tensors_packed() {
+  const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state();
+  return !hooks.stack.empty() && !hooks.is_tracing;
+}
 
 // x.cuda(), and the method of a device that torch.utils.generate_methods_for_privateuse1_backend makes: on the CPU it
 // is x, as x.to("cpu") is.
@@ -156,6 +162,7 @@ ReplayableCall::ReplayableCall(OpCall& call)
     wants_gradients_ = wants_gradients_ || (grad_enabled_ && facts.requires_grad);
     devices_.push_back(facts.device);
   }
+  has_packed_tensors_ = wants_gradients_ && are_saved_tensors_packed() && host().packs_saved_tensors();
   const Values& items = *sequence_items(inputs_.value);
   take({items[0], items[1], {}});
   share_until_written(tensors_);

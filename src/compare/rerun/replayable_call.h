@@ -88,6 +88,10 @@ class OP_TOOLS_API ReplayableCall {
   bool is_on_several_devices() const;
   bool names_absent_device() const;  // a device that this process does not have
   bool wants_gradients() const { return wants_gradients_; }
+  // Functions of the program's own packed what autograd saved for the backward: it may read other numbers there.
+  bool has_packed_tensors() const { return has_packed_tensors_; }
+  static constexpr const char* kPackedTensors =
+      "functions of the program's own (saved_tensors_hooks) packed the tensors that this backward reads";
   const std::vector<bool>& written_inputs() const { return written_; }
   // See reads_what_it_writes(). Our runs read copies of these.
   const std::vector<bool>& overlapping_inputs() const { return overlapping_; }
@@ -104,6 +108,7 @@ class OP_TOOLS_API ReplayableCall {
   const c10::impl::LocalDispatchKeySet keys_;
   std::optional<c10::ScalarType> autocast_;  // its dtype where it is on for the call's device
   bool names_device_ = false, all_on_cpu_ = true, wants_gradients_ = false;
+  bool has_packed_tensors_ = false;
   bool in_python_ = false;     // the operator may run Python code
   std::vector<bool> written_;  // by input tensor: known before the call
   std::vector<bool> overlapping_;
