@@ -128,8 +128,8 @@ void bind_host(py::module_& module) {
       [](py::function is_from_outside, py::function module_path, py::function named_tensors, py::function program_facts,
          py::function program_start, py::function count_flops, py::function advice, py::function gathers_collectives,
          py::function packs_saved_tensors, std::string op_tools_command, std::string replay_command) {
-        g_functions = {is_from_outside.release(), module_path.release(),        named_tensors.release(),
-                       program_facts.release(),   program_start.release(),      count_flops.release(),
+        g_functions = {is_from_outside.release(), module_path.release(),         named_tensors.release(),
+                       program_facts.release(),   program_start.release(),       count_flops.release(),
                        advice.release(),          gathers_collectives.release(), packs_saved_tensors.release()};
         static auto* const host = new PythonHost;  // leaked, like the functions
         host->set_own_commands({std::move(op_tools_command), std::move(replay_command)});
@@ -137,7 +137,8 @@ void bind_host(py::module_& module) {
       },
       py::kw_only(), py::arg("is_from_outside"), py::arg("module_path"), py::arg("named_tensors"),
       py::arg("program_facts"), py::arg("program_start"), py::arg("count_flops"), py::arg("advice"),
-      py::arg("gathers_collectives"), py::arg("packs_saved_tensors"), py::arg("op_tools_command"), py::arg("replay_command"));
+      py::arg("gathers_collectives"), py::arg("packs_saved_tensors"), py::arg("op_tools_command"),
+      py::arg("replay_command"));
 }
 
 }  // namespace op_tools::python

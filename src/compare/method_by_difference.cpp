@@ -74,9 +74,19 @@ class ByDifference {
     if (!measure({})) return verdict_;
     verdict_.thresholds = "every element the same";
     note(Deciding::kElements, static_cast<double>(verdict_.diff.outside), 0);
-    if (verdict_.diff.outside > 0) fail(Deciding::kElements, verdict_.number, 0);
+    if (verdict_.diff.outside > 0) {
+      fail(Deciding::kElements, verdict_.number, 0);
+    } else if (is_of_other_zeros()) {
+      fail(Deciding::kBits, 0, 0, "a zero of the other sign");
+    }
     if (context_.hands_out) verdict_.expected = std::make_shared<Expectation>(expect_exactly(expected_));
     return verdict_;
+  }
+
+  // Elements that are equal numbers differ in bits.
+  bool is_of_other_zeros() const {
+    const TensorDiff& diff = verdict_.diff;
+    return reference_.defined() && !diff.bits_equal && diff.result.nan == 0 && at::isFloatingType(dtype_);
   }
 
   // |golden| at or under `below`: atol alone; others: `atol_above` and rtol of golden.

@@ -40,7 +40,7 @@ inline bool is_index_out_of_range(std::string_view error) {
 
 // Autograd refused the program's use of its tensors (writes a leaf or a view in place, records inference
 // tensors), or vmap refused an operator that draws random numbers. A run of the call on copies of its inputs has no
-// leaf, no view and no transform, so it returns.
+// leaf, no view, no tangent and no transform, so it returns.
 inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
   constexpr std::string_view kRefusals[] = {
       "being used in an in-place operation",                // a leaf, a view of a leaf
@@ -48,6 +48,8 @@ inline bool is_refused_by_autograd_or_vmap(std::string_view error) {
       "Inplace update to inference tensor",                 //
       "Inference tensors cannot be saved for backward",     //
       "arguments don't support automatic differentiation",  // out=
+      "does not support automatic differentiation for",     // a complex result
+      "Trying to use forward AD with",                      // a formula that there is not
       "modified by an inplace operation",                   // tensors that an earlier call saved
       "a second time",                                      // the graph was freed
       "Can't detach views in-place",                        //

@@ -251,8 +251,7 @@ void InvarianceHook::Impl::backward(OpCall& call) {
                               "an input or result of the forward call was changed since, past autograd");
   }
   if (std::any_of(verdicts.begin(), verdicts.end(), differs) && shared.replayable->has_packed_tensors()) {
-    verdicts =
-        nothing_judged(options, shared.is_on_cpu(), Unjudged::kUndetermined, ReplayableCall::kPackedTensors);
+    verdicts = nothing_judged(options, shared.is_on_cpu(), Unjudged::kUndetermined, ReplayableCall::kPackedTensors);
   }
   if (verdicts.empty()) return;
   report.add(info, shared.device, std::move(verdicts), [&] {

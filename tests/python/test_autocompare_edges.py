@@ -5,7 +5,9 @@ from functools import partial
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import op_tools
 import op_tools.sim_device as sim
@@ -347,7 +349,16 @@ def inference_tensor(device):
         return torch.randn(3).to(device)
 
 
+def of_tangents(device):
+    with forward_ad.dual_level():
+        torch.geqrf(forward_ad.make_dual(torch.randn(3, 3).to(device), torch.randn(3, 3).to(device)))
+
+
 REFUSED = {
+    "a complex result": lambda device: torch.geqrf(
+        torch.randn(3, 3, dtype=torch.complex64).to(device).requires_grad_()
+    ),
+    "tangents": of_tangents,
     "a leaf": lambda device: torch.randn(4).to(device).requires_grad_().add_(1),
     "a view of a leaf": lambda device: torch.randn(4).to(device).requires_grad_().view(2, 2).add_(1),
     "a chunk": on_chunk,
@@ -359,11 +370,66 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of make_dual
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_autograd_refuses_the_program_is_not_the_devices_failure(name, device, level):
     assert failures(lambda: REFUSED[name](device), level) == ["raised"]
+
+
+# --- Backwards that read what the program packed (saved_tensors_hooks)
+
+
+def packed(hooks, device):
+    x = torch.randn(5, 6).to(device).requires_grad_()
+    with hooks:
+        result = x.exp() * x
+    result.sum().backward()
+
+
+HOOKS = {
+    "in bfloat16": (lambda: saved_tensors_hooks(lambda x: x.bfloat16(), lambda x: x.float()), False),
+    "as they are": (lambda: saved_tensors_hooks(lambda x: x.clone(), lambda x: x), True),
+    "torch's own": (save_on_cpu, True),
+}
+
+
+@pytest.mark.parametrize("tool", [op_tools.OpAutoCompare, op_tools.OpInvariance])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", HOOKS)
+def test_tensors_that_the_program_packed_make_no_operator_wrong(name, device, tool):
+    hooks, keep_bits = HOOKS[name]
+    with tool() as running:
+        packed(hooks(), device)
+    result = running.result()
+    assert result.verdict.value != "differs"
+    assert ("undetermined" in result.coverage.not_judged) != keep_bits
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_wrong_backward_is_found_behind_hooks_of_torchs_own(name):
+    with sim.fault("scale", ops="mul", call=range(1, 100), scale=1.1, seed=1):
+        failed = failures(lambda: packed(HOOKS[name][0](), "sim"))
+    of_backward = [phase for _, phase, *_ in failed if phase == "backward"]
+    assert bool(of_backward) == (name == "torch's own"), failed
+
+
+# --- Zeros
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel.*")
+def test_the_sign_of_a_zero_counts_for_bitwise_alone():
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("relu", lambda x: torch.relu(x.cpu()).mul(-0.0).to("sim"), "PrivateUse1")
+        found = {
+            method: failures(lambda: torch.zeros(3, device="sim").relu(), method=method)
+            for method in ("relative", "allclose", "bitwise", "ulp")
+        }
+    finally:
+        library._destroy()
+    assert {method for method, failed in found.items() if failed} == {"bitwise"}
 
 
 # --- Integers made of integers, on the CPU
