@@ -1,5 +1,7 @@
 #include "hooks/gradient_sums.h"
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,14 +22,19 @@ class GradientSums final : public Hook {
   std::string_view name() const override { return hook_->name(); }
   Wants wants() const override { return {.inputs_after = hook_->wants().inputs_after}; }
   std::unique_ptr<HookState> before(OpCall& call) override {
-    if (is_in_backward()) return hook_->before(call);
+    if (is_in_backward()) {
+      sums_.fetch_add(1, std::memory_order_relaxed);
+      return hook_->before(call);
+    }
     call.decline();
     return nullptr;
   }
   void after(OpCall& call, HookState* state) override { hook_->after(call, state); }
+  void add_coverage(Coverage& account) const override { account.seen += sums_.load(); }
 
  private:
   const std::shared_ptr<Hook> hook_;
+  std::atomic<uint64_t> sums_{0};
 };
 
 }  // namespace

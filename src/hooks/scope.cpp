@@ -242,6 +242,7 @@ Coverage HookScope::coverage() const {
   }
   account.graphs = active.graph_count();
   active.hook->add_coverage(account);
+  if (impl_->gradient_sums) impl_->gradient_sums->hook()->add_coverage(account);
   if (impl_->beside) impl_->beside(account);
   return account;
 }

@@ -356,7 +356,9 @@ def test_sums_of_gradients_follow_the_options(options, judged):
     with op_tools.OpAutoCompare(**options) as tool, sim.fault("scale", ops="add_.Tensor") as fault:
         with_gradient_sums(x)
     assert fault.hits == 1
-    assert ("aten::add_.Tensor" in {row.op for row in tool.result().failures}) == judged
+    result = tool.result()
+    assert ("aten::add_.Tensor" in {row.op for row in result.failures}) == judged
+    assert result.calls == result.coverage.seen
 
 
 def test_sums_of_gradients_are_judged_between_start_and_stop_only():
