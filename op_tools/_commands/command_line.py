@@ -154,7 +154,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG_USAGE, visible("\n".join([*usage, f"{self.prog}: error: {message}", ""])))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Names the nearest word where argparse refuses a word."""
+        """Names the nearest word where argparse refuses a word; refuses an empty one (of a variable that is not set) for a file."""
+        if value == "" and action.metavar == "FILE":
+            raise argparse.ArgumentError(action, "is empty: give a file")
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:

@@ -123,7 +123,7 @@ def _sorted(counts: Counter[str]) -> dict[str, int]:
 class Missing(enum.Enum):
     """Why it is not known that a device is right."""
 
-    SELF_TEST = "the suite did not find the faults that it planted"
+    SELF_TEST = "the self-test of the suite did not pass"
     DAMAGED = "some cases could not be tried"
     NOT_RUN = "some cases have no row"
     OTHER_LIST = "some rows are of cases of another list"

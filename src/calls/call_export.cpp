@@ -87,7 +87,8 @@ size_t export_calls(const std::string& from, const std::string& to, std::vector<
       if (!call.cut_off.empty()) problems->push_back(stored->path() + ": " + call.cut_off);
       ++exported;
     } catch (const Error& error) {
-      problems->emplace_back(error.what());
+      const std::string text = error.what();
+      problems->push_back(text.find(stored->path()) == std::string::npos ? stored->path() + ": " + text : text);
     }
   }
   return exported;

@@ -122,6 +122,15 @@ def test_export_makes_calls_that_stand_alone(layout, tmp_path, replay):
     assert replay(tmp_path / "out", "--acc_check").status == 0
 
 
+def test_export_names_the_call_whose_description_is_damaged(tmp_path):
+    with op_tools.OpCapture(output_dir=str(tmp_path / "calls")):
+        torch.ones(2).exp()
+    (call,) = (tmp_path / "calls").glob("op_capture_result/*/*/torch.Tensor.exp/*")
+    (call / "meta.json").write_text("")
+    _, problems = op_tools._C.export_calls(str(tmp_path / "calls"), str(tmp_path / "copies"))
+    assert any(f"{call}: meta.json" in problem for problem in problems), problems
+
+
 def test_export_says_what_it_could_not_do(tmp_path):
     done = launched("-m", "op_tools", "export", tmp_path / "none", tmp_path / "out", check=False)
     assert done.returncode == 2 and "none" in done.stderr

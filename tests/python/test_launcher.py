@@ -475,6 +475,15 @@ def test_the_first_tool_of_a_process_names_variables_that_nothing_reads(op_tools
     assert warned == sorted(misspelled)
 
 
+@pytest.mark.parametrize("arguments", [["compare", "a", "b", "--json", ""], ["report", "a", "-o", ""]])
+def test_an_empty_name_of_a_file_is_wrong_usage(arguments, capsys):
+    """As an unset variable of a shell gives it."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    assert ended.value.code == 64
+    assert "is empty: give a file" in capsys.readouterr().err
+
+
 def test_doctor_knows_every_variable_that_a_tool_reads(monkeypatch, capsys):
     for kind in kinds().values():
         for option in kind.options:

@@ -363,7 +363,7 @@ _OF_CASES = {
     **_OF_CALLS,
     "rank": "some cases have no row",
     "no values": "most cases have no verdict",
-    "off": "the suite did not find the faults that it planted",
+    "off": "the self-test of the suite did not pass",
     "empty": "no case",
     "full": HAS_NO_LIMIT,
 }

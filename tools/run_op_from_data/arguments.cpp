@@ -112,10 +112,14 @@ void add_selection(CLI::App& app, ReplayOptions& options, Unparsed& unparsed) {
                  "Only calls whose whole name matches any of these regular expressions, separated "
                  "by commas")
       ->type_name("RE");
-  app.add_option("--json", options.json, "Write summary and all calls as a JSON object")->type_name("FILE");
+  const CLI::Validator named([](const std::string& file) { return file.empty() ? "is empty: give a file" : ""; }, "");
+  app.add_option("--json", options.json, "Write summary and all calls as a JSON object")
+      ->check(named)
+      ->type_name("FILE");
   app.add_option("--expected", options.expected,
                  "With --acc_check: judge against the CPU (on the CPU: against float64) and write the "
                  "expected results, values and limits, as a .pth file")
+      ->check(named)
       ->type_name("FILE");
   app.add_option("--jobs", options.jobs, "Work on N calls at once (times then say little)")
       ->check(CLI::Range(1, 1024))
