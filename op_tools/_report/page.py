@@ -58,9 +58,9 @@ def _cut_reason(text: str) -> str:
 
 
 def figure(value: object) -> str:
-    """A number of a table for people; "" for None."""
-    if value is None or isinstance(value, str):
-        return value or ""
+    """A number of a table for people; "" for None; a flag and a text as they are."""
+    if value is None or isinstance(value, (str, bool)):
+        return str(value or "")
     size = abs(float(str(value)))
     return f"{value:,.0f}" if size < 1e15 and (size >= 1000 or size == int(size)) else f"{value:.4g}"
 

@@ -9,7 +9,6 @@ from .._base.declared_rows import CallVerdict
 from .._base.verdict import Verdict
 from .part import Column, FindingsOf, Mark, Origin, Part, Table, number_of, text_of
 
-_NUMBERS = (int, float)
 _CHOICES = ("op", "module", "kind", "phase", "verdict", "origin", "a", "b", "dtype", "device")
 _CARRIED = (CallVerdict.CARRIED.value, "carried")
 _MARKS = {
@@ -27,6 +26,10 @@ def mark_of(row: Mapping[str, Any]) -> Mark | None:
     return Mark.NOTE if mark is Mark.WRONG and text_of(row, "origin") in _CARRIED else mark
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def part_of_rows(tool: str, rows: Iterable[Mapping[str, Any]], origin: Origin, verdict: Verdict | None) -> Part:
     """A part with a table, and with findings where the rows have verdicts."""
     part = Part(tool, origin, verdict)
@@ -35,11 +38,11 @@ def part_of_rows(tool: str, rows: Iterable[Mapping[str, Any]], origin: Origin, v
     for row in rows:
         mark = mark_of(row)
         if table is None:
-            columns = [Column(name, isinstance(value, _NUMBERS), name in _CHOICES) for name, value in row.items()]
+            columns = [Column(name, _is_number(value), name in _CHOICES) for name, value in row.items()]
             table = Table("Rows", tuple(columns))
         cells = (row.get(column.title) for column in table.columns)
         table.add(
-            tuple(cell if isinstance(cell, (*_NUMBERS, str)) else str(cell) for cell in cells),
+            tuple(cell if _is_number(cell) or isinstance(cell, str) else str(cell) for cell in cells),
             is_wrong=mark is Mark.WRONG,
         )
         if mark is None:

@@ -904,6 +904,9 @@ def test_calls_on_captured_inputs_are_shown_again(tmp_path):
     assert wrong.op == "torch.exp" and wrong.saved == result.wrong[0].path_b
     assert any("run_op_from_data" in command.text and "exp" in command.text for command in part.commands)
     assert part.origin.account is not None and part.origin.looked_at
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "shadow"), "-o", str(page)]) == 0
+    assert "torch.<wbr>exp" in page.read_text()
 
 
 # --- Results in memory ------------------------------------------------------------------------------------------------------------
