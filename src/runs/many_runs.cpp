@@ -341,16 +341,17 @@ class OddFinder {
   // There a difference of a rank reaches the ranks of its launch, which are as they should be.
   void mark_reached() {
     if (!has_launches_) return;
-    std::vector<std::map<std::string, size_t>> sound, made, in_all;  // those that bring nothing of the difference
+    // Up to the odd call; of these, those that bring nothing of its difference; of the recording.
+    std::vector<std::map<std::string, size_t>> done_by_call, sound, in_all;
     for (const OddCall& odd : odd_calls_) {
       const size_t end = size_t{odd.call} + 1;
-      made.push_back(collectives_before(odd.run, end));
-      sound.push_back(odd.finding == OddFinding::kGiven ? collectives_before(odd.run, odd.call) : made.back());
+      done_by_call.push_back(collectives_before(odd.run, end));
+      sound.push_back(odd.finding == OddFinding::kGiven ? collectives_before(odd.run, odd.call) : done_by_call.back());
       in_all.push_back(collectives_before(odd.run, runs_[odd.run]->calls.size()));
     }
     const auto reaches = [&](size_t source, size_t other) {
       return launches_[odd_calls_[source].run] == launches_[odd_calls_[other].run] &&
-             std::any_of(made[other].begin(), made[other].end(), [&](const auto& group) {
+             std::any_of(done_by_call[other].begin(), done_by_call[other].end(), [&](const auto& group) {
                const auto earlier = sound[source].find(group.first);
                const size_t before = earlier == sound[source].end() ? 0 : earlier->second;
                const auto all = in_all[source].find(group.first);
@@ -362,6 +363,11 @@ class OddFinder {
         if (reaches(source, other) && !reaches(other, source)) odd_calls_[other].is_reached = true;
       }
     }
+    std::set<uint32_t> with_first;  // launches; ranks of several groups may reach each other in a ring
+    for (const OddCall& odd : odd_calls_) {
+      if (!odd.is_reached) with_first.insert(launches_[odd.run]);
+    }
+    for (OddCall& odd : odd_calls_) odd.is_reached = odd.is_reached && with_first.count(launches_[odd.run]) > 0;
   }
 
   // A call that only moves a tensor to another device reads memory, too; it has no vote.

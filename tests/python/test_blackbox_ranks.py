@@ -141,7 +141,7 @@ def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
 
 
 @pytest.mark.parametrize(
-    ("earlier", "last", "found"),
+    ("earlier", "last", "expected"),
     [  # ranks, their starts and collectives
         pytest.param(
             {0: (0.0, 10), 1: (0.1, 10), 2: (0.2, 10)}, {0: (60.0, 9)}, "of 1 of its 3 ranks", id="others have no file"
@@ -157,16 +157,16 @@ def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
         ),
     ],
 )
-def test_the_last_run_of_a_folder_is_looked_at_alone(earlier, last, found):
+def test_the_last_run_of_a_folder_is_looked_at_alone(earlier, last, expected):
     boxes = [
         box_of(rank, started, range(1, count + 1), group="0, 3 ranks")
         for run in (earlier, last)
         for rank, (started, count) in run.items()
     ]
     lines = collective_progress(boxes[::-1])
-    assert any(found in line for line in lines), lines
+    assert any(expected in line for line in lines), lines
     assert all("disagree" not in line for line in lines)
-    assert any("behind" in line for line in lines) == ("behind" in found), lines
+    assert any("behind" in line for line in lines) == ("behind" in expected), lines
     text = show_black_boxes(boxes)
     assert f"2 runs are in these files; of process groups the last counts, {ranks_text(last)} from " in text
 
