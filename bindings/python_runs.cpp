@@ -33,6 +33,8 @@ const char* odd_finding_name(OddFinding finding) {
       return "not_from_inputs";
     case OddFinding::kChangedInput:
       return "changed_input";
+    case OddFinding::kGiven:
+      return "given";
   }
   return "";
 }
@@ -92,23 +94,25 @@ void bind_runs(py::module_& module) {
              py::arg("fusions") = py::list());
   // Of each run that is odd: run, call, a run of the majority, its call, runs like it, runs of the majority, what
   // differs
-  // ("results", "parameter", "collective", "not_from_inputs", "changed_input"), the next collective or None. By run how
-  // many of its calls the first run does not make, or the other way round. How many calls were compared, and the others
-  // by the reason.
-  module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs) {
+  // ("results", "parameter", "collective", "not_from_inputs", "changed_input", "given"), the next collective or None,
+  // and whether the difference came through a collective from an odd rank of the same launch. By run how many of its
+  // calls the first run does not make, or the other way round. How many calls were compared, and the others by the
+  // reason.
+  module.def("find_odd_calls", [](const std::vector<SharedRecording>& runs, const std::vector<uint32_t>& launches) {
     std::vector<const Recording*> all;
     for (const SharedRecording& run : runs) all.push_back(run.get());
     OddCalls calls;
     {
       const py::gil_scoped_release no_gil;
-      calls = find_odd_calls(all);
+      calls = find_odd_calls(all, launches);
     }
     py::list odd;
     for (const OddCall& odd_call : calls.odd) {
       const py::object collective =
           odd_call.collective == kNoCall ? py::object(py::none()) : py::int_(odd_call.collective);
       odd.append(py::make_tuple(odd_call.run, odd_call.call, odd_call.majority, odd_call.majority_call,
-                                odd_call.like_it, odd_call.others, odd_finding_name(odd_call.finding), collective));
+                                odd_call.like_it, odd_call.others, odd_finding_name(odd_call.finding), collective,
+                                odd_call.is_reached));
     }
     py::dict votes;
     for (size_t vote = 0; vote < kCallVoteNames.size(); ++vote) {

@@ -10,7 +10,7 @@ from pathlib import Path
 from .._base.own_command import op_tools_line
 from .._base.verdict import Verdict
 from .._tools.black_box_file import BlackBox
-from .._tools.black_boxes import read_black_boxes, show_black_boxes, verdict_of_boxes
+from .._tools.black_boxes import launched_ranks, read_black_boxes, show_black_boxes, verdict_of_boxes
 from .part import Column, Command, FindingsOf, Mark, Origin, Part, Shares, Table, integer_of, number_of, short, text_of
 
 _COLUMNS = (
@@ -39,6 +39,9 @@ def part_of_folder(folder: Path, origin: Origin) -> Part:
         op_tools.Error: there is none that can be read.
     """
     boxes, problems = read_black_boxes(folder)
+    ranks = {box.rank for box in boxes}
+    if len(ranks) == 1:  # of several, as where the program spawns them, read_black_boxes() knows which are absent
+        origin.rank, origin.ranks = str(*ranks), launched_ranks(boxes)
     part = part_of_boxes(boxes, problems, origin)
     part.commands = [Command("the calls of each thread", op_tools_line("blackbox", str(folder)))]
     return part

@@ -20,7 +20,8 @@ def missing_ranks(run: Path, ranks: Set[int], count: int = 0) -> set[int]:
 
 def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:
     """Where ranks of a run have results and others have none, the part of the first says which. A user who names the folder of a
-    rank asks for no other. Only of tools with a verdict: the times of ranks have a part of their own.
+    rank asks for no other. Only of tools with a verdict, and of OpBlackBox, which says where each rank is: the times of ranks have a part
+    of their own.
 
     Args:
         parts: the results below a folder.
@@ -28,7 +29,8 @@ def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:
     """
     by_run: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for part in parts:
-        if part.verdict is not None and part.origin.rank.isdecimal() and Path(run_folder(part)).is_relative_to(place):
+        is_asked = part.verdict is not None or part.tool == "OpBlackBox"
+        if is_asked and part.origin.rank.isdecimal() and Path(run_folder(part)).is_relative_to(place):
             by_run[part.tool, run_folder(part)].append(part)
     for (_, run), of_run in by_run.items():
         ranks = {int(part.origin.rank) for part in of_run}

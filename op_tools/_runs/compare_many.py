@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from .._base.account import accounts_of, lines_of, reasons_of
@@ -26,6 +28,7 @@ _FINDINGS = {
     "collective": "other results than on other ranks, which must have the same",
     "not_from_inputs": "its result does not follow from the inputs of the ranks",
     "changed_input": "an input changed between calls",
+    "given": "it was given other values than in other runs",
 }
 _COMPARED = "compared"
 _NOT_COMPARED = {
@@ -77,6 +80,8 @@ class ManyRuns(Result):
     calls: dict[str, int] = field(default_factory=dict)
     """Of all runs, those with results: how many were `compared`, and how many of the others had `own_inputs` (bits that no other run
     gave the call), were `drawn` (random numbers and data of ranks), have `no_values` or `no_partner`."""
+    reached: int = 0
+    """Ranks that have other results than those of other launches behind a collective with an odd rank of their own: they have no row."""
 
     @property
     def unseen(self) -> list[str]:
@@ -136,8 +141,9 @@ class ManyRuns(Result):
             worded("then through", "collective"),
         ]
         places = [f"{row.run}: {row.line}" for row in self.rows if row.line]
+        reached = f"; a collective brought {self.reached} more the difference of an odd rank" if self.reached else ""
         return "\n".join(
-            [f"{len(self.rows)} of {len(self.runs)} runs are odd", text_table(columns, self.rows, -1), *places]
+            [f"{len(self.rows)} of {len(self.runs)} runs are odd{reached}", text_table(columns, self.rows, -1), *places]
         )
 
     def to_json(self) -> str:
@@ -150,6 +156,7 @@ class ManyRuns(Result):
             "unseen": self.unseen,
             "runs": len(self.runs),
             "odd": len(self.rows),
+            "reached": self.reached,
             "calls": self.calls,
         }
         return "".join(json.dumps(record) + "\n" for record in [*records, summary])
@@ -207,6 +214,30 @@ class _Odd:
     apart: list[int]
     calls: dict[str, int]
     """As ManyRuns has them."""
+    reached: frozenset[int] = frozenset()
+    """Runs of the rows that a collective brought the difference of another rank."""
+
+
+def _launches(runs: Sequence[Sequence[tuple[int, str]]]) -> list[int]:
+    """A number for the launch of each recording. Those of a folder are of one; so are files of different ranks that were given one by one
+    and lie in the same folder, and all recordings where no rank occurs twice.
+
+    Args:
+        runs: of each argument the ranks and the paths of its recordings.
+    """
+    ranks = [rank for recordings in runs for rank, _ in recordings]
+    if len({*ranks}) == len(ranks):
+        return [0] * len(ranks)
+    seen: Counter[tuple[object, int]] = Counter()
+    numbers: dict[tuple[object, int], int] = {}
+    launches = []
+    for argument, recordings in enumerate(runs):
+        for rank, path in recordings:
+            place = argument if len(recordings) > 1 else str(Path(path).parent)
+            launch = (place, seen[place, rank])
+            seen[place, rank] += 1
+            launches.append(numbers.setdefault(launch, len(numbers)))
+    return launches
 
 
 class _Reader:
@@ -240,17 +271,27 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
     parts = _all_steps(recordings[0][1](), len(recordings))
     mine = range(group.number, len(parts), group.count)
     readers = [_Reader(rank, read, parts) for rank, read in recordings] if mine else []
-    gathered = group.gathered({number: _odd_in(number, readers) for number in mine})
+    of_readers = iter(readers)
+    launches = _launches(
+        [[(reader.rank, reader.run.path) for reader in islice(of_readers, len(run))] for run in by_run]
+    )
+    gathered = group.gathered({number: _odd_in(number, readers, launches) for number in mine})
     if gathered is None:
         return None
     known = [reader.run for reader in readers]
     by_part = {number: odd for of_process in gathered if of_process for number, odd in of_process.items()}
     odd_rows: dict[int, OddRow] = {}
+    reached: set[int] = set()
     apart = [False] * len(readers)
     calls: Counter[str] = Counter()
     for _, odd in sorted(by_part.items()):
+        # A rank whose difference has gone through a collective is behind the difference of each rank of its launch.
+        carried = {launches[run] for run, row in odd_rows.items() if row.collective} if len({*launches}) > 1 else set()
         for run, row in odd.rows.items():
-            odd_rows.setdefault(run, row)
+            if run not in odd_rows and (run in odd.reached or launches[run] in carried):
+                reached.add(run)
+            elif run not in reached:
+                odd_rows.setdefault(run, row)
         apart = [before or bool(count) for before, count in zip(apart, odd.apart, strict=True)]
         calls.update(odd.calls)
     absent = [str(part) for number, part in enumerate(parts) if number not in by_part]
@@ -265,6 +306,7 @@ def compare_many_share(group: Ranks, runs: Sequence[PathOrRecording]) -> ManyRun
         accounts_of({run.path: run for run in known}),
         missing,
         dict(calls),
+        len(reached),
     )
 
 
@@ -279,12 +321,12 @@ def _all_steps(first: Recording, runs: int) -> list[_Steps]:
     return [_Steps(first, end) for first, end in zip([_FIRST, *ends], [*ends, _LAST], strict=True)]
 
 
-def _odd_in(number: int, readers: Sequence[_Reader]) -> _Odd:
+def _odd_in(number: int, readers: Sequence[_Reader], launches: list[int]) -> _Odd:
     """The odd calls of a part."""
     cores = [reader.part(number) for reader in readers]
-    odd, apart, votes = find_odd_calls(cores)
+    odd, apart, votes = find_odd_calls(cores, launches)
     rows = {}
-    for run, call, _, _, like_it, others, what, collective in odd:
+    for run, call, _, _, like_it, others, what, collective, _ in odd:
         reader = readers[run]
         calls = RecordedCalls(cores[run])
         odd_call: RecordedCall = calls[call]
@@ -294,4 +336,4 @@ def _odd_in(number: int, readers: Sequence[_Reader]) -> _Odd:
         through = reader.collective_behind(number) if collective is None else calls[collective].op
         place = (odd_call.op, odd_call.phase, odd_call.module, odd_call.line, odd_call.step, odd_call.id)
         rows[run] = OddRow(reader.run.path, reader.rank, *place, finding, like_it, others, through)
-    return _Odd(rows, apart, votes)
+    return _Odd(rows, apart, votes, frozenset(run for run, *_, is_reached in odd if is_reached))

@@ -14,7 +14,7 @@ import torch
 
 from .._base.account import accounts_of, lines_of, reasons_of
 from .._base.captured_calls import load_call, tensors_of
-from .._base.core import Error, Recording, compare_runs, unwritten_values
+from .._base.core import Error, Recording, compare_runs, has_trait, unwritten_values
 from .._base.results import Result, Shown, text_table, worded
 from .._base.verdict import Coverage, Verdict, status_of, verdict_of
 from .._tools.record import RecordedCall, RecordedCalls, RecordedTensor
@@ -165,10 +165,11 @@ def read_plan_rules(path: str | Path) -> list[tuple[str, str]]:
 @dataclass
 class _Ranks:
     single: Recording
-    many: list[Recording]
+    many: dict[int, Recording]
     rules: Rules
     paths_one: dict[int, str]  # captured calls by id; empty: there are none
     paths: dict[tuple[int, int], str]  # by rank and id
+    are_all: bool  # else a result may need the part of a rank that is absent, and its call is not to blame
     rows: list[SpreadRow] = field(default_factory=list)
     alone: int = 0
     unwritten: int = 0
@@ -178,9 +179,10 @@ class _Ranks:
 
     def compare(self) -> None:
         calls = RecordedCalls(self.single)
-        others = [RecordedCalls(core) for core in self.many]
-        self._unwritten = [unwritten_values(core) for core in (self.single, *self.many)]
-        partners = [compare_runs(self.single, core).pairs for core in self.many]
+        cores = list(self.many.values())
+        others = [RecordedCalls(core) for core in cores]
+        self._unwritten = [unwritten_values(core) for core in (self.single, *cores)]
+        partners = [compare_runs(self.single, core).pairs for core in cores]
         for number, call in enumerate(calls):
             rows = [pairs[number] for pairs in partners]
             if _NO_CALL in rows:
@@ -200,14 +202,14 @@ class _Ranks:
         ]
         captured = self._captured(sides) if call.phase == "forward" else []
         for number, (place, whole, of_ranks) in enumerate(self._together(call.outputs, [one.outputs for one in parts])):
-            if self._is_unwritten(whole, of_ranks):
+            if self._is_unwritten(whole, of_ranks) or _gives_undefined(call, whole, of_ranks):
                 self.unwritten += 1
                 continue
             plan = self._plan(call, place, whole, of_ranks)
             if plan and place.startswith("result") and all(number < len(one) for one in captured) and captured:
                 plan = proven_by_values(plan, captured[0][number], [one[number] for one in captured[1:]])
             finding, ranks = "", list[int]()
-            if not plan and all(inputs) and not self.is_broken:
+            if not plan and not self.is_broken and self._is_to_blame(sides, inputs, (whole, *of_ranks)):
                 self.is_broken = True
                 finding = "its inputs are spread by a plan, its result is not"
                 ranks = self._wrong(parts)
@@ -217,10 +219,20 @@ class _Ranks:
     def _is_unwritten(self, whole: RecordedTensor, parts: list[RecordedTensor]) -> bool:
         return any(side[one.number] for side, one in zip(self._unwritten, (whole, *parts), strict=True))
 
+    def _is_to_blame(
+        self, sides: list[RecordedCall], inputs: list[RankPlan], results: Sequence[RecordedTensor]
+    ) -> bool:
+        """A call whose result follows no plan, though nothing but the call can be the reason."""
+        if not self.are_all or not all(result.known for result in results):
+            return False
+        # What makes a tensor of numbers alone, or draws it, makes another one of a rank's own numbers.
+        are_told_the_same = len({call.scalars for call in sides}) == 1 and not any(call.random for call in sides)
+        return all(inputs) if inputs else are_told_the_same
+
     def _captured(self, sides: list[RecordedCall]) -> list[list[torch.Tensor]]:
         """The results in full, of A and of each rank; nothing where any of them was not captured."""
         paths = [self.paths_one.get(sides[0].id)]
-        paths += [self.paths.get((rank, call.id)) for rank, call in enumerate(sides[1:])]
+        paths += [self.paths.get((rank, call.id)) for rank, call in zip(self.many, sides[1:], strict=True)]
         return [[*tensors_of(load_call(path).result)] for path in paths if path] if all(paths) else []
 
     @staticmethod
@@ -241,9 +253,14 @@ class _Ranks:
 
     def _wrong(self, parts: list[RecordedCall]) -> list[int]:
         """The ranks whose captured call disagrees with the CPU on its own inputs."""
-        paths = {rank: self.paths.get((rank, call.id), "") for rank, call in enumerate(parts)}
+        paths = {rank: self.paths.get((rank, call.id), "") for rank, call in zip(self.many, parts, strict=True)}
         wrong = wrong_by_itself([path for path in paths.values() if path])
         return [rank for rank, path in paths.items() if path in wrong]
+
+
+def _gives_undefined(call: RecordedCall, whole: RecordedTensor, parts: list[RecordedTensor]) -> bool:
+    """Memory that torch itself writes behind the operator (torch.tensor): its next reader shows what is in it."""
+    return has_trait(call.op, "uninitialized_result") and not any(one.known for one in (whole, *parts))
 
 
 def compare_ranks(
@@ -262,27 +279,28 @@ def compare_ranks(
             that are wrong are named.
 
     Returns:
-        a row for each result.
+        a row for each result. Where ranks of `many` have no file, the verdict is `not judged`, and no call is named: what it lacks may be theirs.
 
     Raises:
         op_tools.Error: a path holds no recording, `one` has several ranks, or `many` has one; a rule has another form.
     """
     runs = [find_run(one), find_run(many)]
     of_one, of_many = ({rank: read() for rank, read in run.items()} for run in runs)
-    if len(of_one) != 1 or len(of_many) < 2:
+    absent = [rank for run in runs for rank in run.absent]
+    if len(of_one) != 1 or len(of_many) < (1 if absent else 2):
         raise Error(f"expected one rank and several, not {len(of_one)} and {len(of_many)}")
     for _, rule in rules:
         wanted_plan(rule)
-    cores = [of_many[rank] for rank in sorted(of_many)]
+    cores = {rank: of_many[rank] for rank in sorted(of_many)}
     folders = [captured_calls(folder) for folder in captures] if captures is not None else [[], []]
     paths_one = {call.id: call.path for call in folders[0]}
     paths = {(call.rank, call.id): call.path for call in folders[1]}
     (core,) = of_one.values()
-    ranks = _Ranks(core, cores, rules, paths_one, paths)
+    ranks = _Ranks(core, cores, rules, paths_one, paths, are_all=not absent)
     ranks.compare()
-    named = {"A": core, **{f"B rank {rank}": of_many[rank] for rank in sorted(of_many)}}
+    named = {"A": core, **{f"B rank {rank}": of_rank for rank, of_rank in cores.items()}}
     incomplete = sum(not one.complete for one in named.values())
-    paths_of_many = [one.path for one in cores]
+    paths_of_many = [one.path for one in cores.values()]
     return RanksComparison(
         core.path,
         paths_of_many,

@@ -133,9 +133,9 @@ def rank_count(run: PathOrRecording) -> int:
     return len(find_recordings(os.fspath(run)))
 
 
-def is_single_rank(run: PathOrRecording) -> bool:
-    """Of a program on one rank; a run of several ranks of which one has a file is none."""
-    return rank_count(run) == 1 and not find_run(run).absent
+def has_several_ranks(run: PathOrRecording) -> bool:
+    """Of a program on several ranks, of which a single one may have a file."""
+    return rank_count(run) > 1 or bool(find_run(run).absent)
 
 
 def _flat_header(header: Any, name: str = "") -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from .._base.core import Error
 from .._base.declared_rows import BlackBoxRow
 from .._base.own_command import op_tools_line
-from .._base.rank_text import lines_of_ranks, ranks_text
+from .._base.rank_text import absent_ranks, lines_of_ranks, ranks_text
 from .._base.verdict import Verdict, verdict_of
 from .black_box_file import _SUFFIX, BlackBox, Lack, read_black_box, shapes_of_inputs
 
@@ -18,13 +21,50 @@ _UNEQUAL = frozenset(
 )
 
 
+_SIZE = re.compile(r", (\d+) ranks$")  # of a process group, behind its name
+
+
+def _boxes_by_run(boxes: Sequence[BlackBox]) -> list[list[BlackBox]]:
+    """The files of each run, the last run at the end. A rank that has two files has run twice, workers and helpers left aside: a run
+    begins behind the longest pause between their starts, as the ranks of a run start together."""
+    boxes = sorted(boxes, key=lambda box: box.started)
+    with_collectives = {id(box) for box in boxes if any(row.number for row in box.rows)}
+    programs = {(box.rank, box.program) for box in boxes if id(box) in with_collectives}
+    cuts: set[int] = set()
+    last_of: dict[int, int] = {}
+    for place, box in enumerate(boxes):
+        # A forked worker and a process of another program take part in no collective, and are none of a rank's runs.
+        if id(box) not in with_collectives and (box.parent or (box.rank, box.program) not in programs):
+            continue
+        if (before := last_of.get(box.rank)) is not None:
+            pauses = {
+                number: boxes[number].started - boxes[number - 1].started for number in range(before + 1, place + 1)
+            }
+            cuts.add(max(pauses, key=pauses.__getitem__))
+        last_of[box.rank] = place
+    return [boxes[first:end] for first, end in pairwise([0, *sorted(cuts), len(boxes)])]
+
+
+def _size_of(group: str) -> int:
+    """How many ranks a process group has; 0: its name does not say."""
+    size = _SIZE.search(group)
+    return int(size[1]) if size else 0
+
+
+def launched_ranks(boxes: Sequence[BlackBox]) -> int:
+    """How many ranks a run had, at the least: by its process groups, and by the highest rank."""
+    groups = {row.group for box in boxes for row in box.rows if row.number}
+    return max([0, *map(_size_of, groups), *(box.rank + 1 for box in boxes)])
+
+
 def collective_progress(boxes: list[BlackBox]) -> list[str]:
     """How far the ranks are in the collectives of each process group, and where they disagree: a line for each finding.
 
-    Of several runs of a rank the last counts; its workers, which have its rank, do not.
+    Of several runs in a folder the last counts; a rank's workers, which have its rank, do not.
     """
+    last_run = _boxes_by_run(boxes)[-1]
     newest: dict[int, BlackBox] = {}
-    for box in sorted(boxes, key=lambda box: box.started):
+    for box in last_run:
         known = newest.get(box.rank)
         runs_it_again = known is not None and not box.parent and box.program == known.program
         if known is None or runs_it_again or any(row.number for row in box.rows):
@@ -34,10 +74,21 @@ def collective_progress(boxes: list[BlackBox]) -> list[str]:
         for row in box.rows:
             if row.number:
                 groups.setdefault(row.group, {}).setdefault(rank, {})[row.number] = row
-    return [line for group, ranks in groups.items() if len(ranks) > 1 for line in _compare_group(group, ranks)]
+    launched = launched_ranks(last_run)
+    return [
+        line
+        for group, ranks in groups.items()
+        if max(len(ranks), _size_of(group)) > 1
+        for line in _compare_group(group, ranks, newest.keys() if _size_of(group) == launched else ())
+    ]
 
 
-def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list[str]:
+def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]], members: Collection[int]) -> list[str]:
+    """
+    Args:
+        ranks: the group's collectives, by rank and number.
+        members: ranks that have a file and are in the group, as far as it is known.
+    """
     last = {rank: max(rows) for rank, rows in ranks.items()}
     reached, furthest = min(last.values()), max(last.values())
     name = f"process group {group or '?'}"
@@ -57,9 +108,16 @@ def _compare_group(group: str, ranks: dict[int, dict[int, BlackBoxRow]]) -> list
             lines.append(f"{name}: the ranks disagree in collective {number}: {calls_text}")
             break
     common = next(rows[reached] for rows in ranks.values() if reached in rows)
-    lines.append(
-        f"{name}: the last collective that all ranks have begun is number {reached}, {common.op} on {shapes_of_inputs(common)}"
-    )
+    begun = f"number {reached}, {common.op} on {shapes_of_inputs(common)}"
+    if (size := _size_of(group)) > len(ranks):
+        without = ranks_text(set(members).difference(ranks))
+        known = f"; none of its collectives is in the file of {without}" if without else ""
+        lines.append(
+            f"{name}: files of {len(ranks)} of its {size} ranks have its collectives{known}; "
+            f"the last that {ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} begun is {begun}"
+        )
+    else:
+        lines.append(f"{name}: the last collective that all ranks have begun is {begun}")
     behind = [rank for rank, number in last.items() if number < furthest]
     if behind:
         ahead = next(rows[furthest] for rank, rows in ranks.items() if last[rank] == furthest)
@@ -84,8 +142,26 @@ def find_black_boxes(path: str | Path) -> list[Path]:
     return files
 
 
+def _is_of_all_ranks(place: Path, boxes: Sequence[BlackBox]) -> bool:
+    """Whoever names a file, or the folder of a rank, asks for no other rank."""
+    if len({box.rank for box in boxes}) > 1:
+        return True
+    folders = [Path(box.path).parents[1] for box in boxes]  # <run>/<rank>/<time>/<process>.blackbox
+    return any(folder.name.isdecimal() and folder.parent.is_relative_to(place) for folder in folders)
+
+
+def _absent_ranks(place: Path, boxes: Sequence[BlackBox]) -> list[str]:
+    """A sentence on ranks of the last run that have no file which can be read; empty where there are none."""
+    last_run = _boxes_by_run(boxes)[-1]
+    if not _is_of_all_ranks(place, last_run):
+        return []
+    launched = launched_ranks(last_run)
+    absent = ranks_text(absent_ranks({box.rank for box in last_run}, launched))
+    return [f"{absent}: no file in {place} that can be read, of {launched} ranks"] if absent else []
+
+
 def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
-    """The files of OpBlackBox in a folder that can be read, and the faults of the others.
+    """The files of OpBlackBox in a folder that can be read; and the faults of the others, and ranks of the last run that have no file.
 
     Raises:
         op_tools.Error: there is none, or `path` is the file that cannot be read.
@@ -99,11 +175,16 @@ def read_black_boxes(path: str | Path) -> tuple[list[BlackBox], list[str]]:
             if len(files) == 1:
                 raise
             problems.append(str(error))
-    return boxes, problems
+    return boxes, problems + (_absent_ranks(Path(path), boxes) if boxes else [])
 
 
 def verdict_of_boxes(boxes: Sequence[BlackBox], problems: Sequence[str]) -> Verdict:
-    """`agrees`: it is known where each process is, or ended. A process without calls may stand beside others."""
+    """`agrees`: it is known where each process is, or ended. A process without calls may stand beside others.
+
+    Args:
+        boxes: the files that could be read.
+        problems: as read_black_boxes() gives them.
+    """
     lacks = {lack for box in boxes for lack in box.lacks if lack is not Lack.NO_CALL}
     return verdict_of(wrong=False, unseen=bool(problems or lacks) or not any(box.rows for box in boxes))
 
@@ -132,6 +213,12 @@ def _line_of(boxes: Sequence[BlackBox]) -> str:
     return f"{ranks_text(ranks)}{count} {boxes[0].position}{since}"
 
 
+def _ranks_and_start(run: Sequence[BlackBox]) -> str:
+    ranks = {box.rank for box in run}
+    start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run[0].started))
+    return f"{ranks_text(ranks)} from {start}"
+
+
 def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
     """The output of `op-tools blackbox`: how far the process groups are, a sentence for all processes that are in the same call,
     and the last calls of the first process of each sentence, if it did not stop the tool itself."""
@@ -139,7 +226,12 @@ def show_black_boxes(read_boxes: Sequence[BlackBox], last: int = 10) -> str:
     any_call = any(box.rows for box in read_boxes)
     parts = []
     if len(read_boxes) > 1:
-        parts.append("\n".join([*map(_line_of, groups), *collective_progress(list(read_boxes))]))
+        lines = list(map(_line_of, groups))
+        if len(runs := _boxes_by_run(read_boxes)) > 1:
+            lines.append(
+                f"{len(runs)} runs are in these files; of process groups the last counts, {_ranks_and_start(runs[-1])}"
+            )
+        parts.append("\n".join([*lines, *collective_progress(list(read_boxes))]))
     for boxes in groups:
         box = boxes[0]
         if box.closed and not all(other.closed for other in read_boxes):

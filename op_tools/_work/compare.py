@@ -17,7 +17,7 @@ from .._commands.command_line import UsageError, visible
 from .._runs.capture_commands import missing_folders, next_commands
 from .._runs.compare_many import ManyRuns, compare_many_share
 from .._runs.compare_ranks import RanksComparison, compare_ranks, read_plan_rules
-from .._runs.compare_runs import compare_share, is_single_rank, open_run, rank_count, read_fusions
+from .._runs.compare_runs import compare_share, has_several_ranks, open_run, rank_count, read_fusions
 from .._runs.compare_sequences import compare_sequences
 from .._runs.comparison import RunsComparison
 from .._runs.judged_captures import confirm
@@ -87,7 +87,7 @@ def _compare(group: Ranks, options: argparse.Namespace) -> int:
     """Recordings against each other; shows the result on the first process of a launch."""
     many: ManyRuns | RanksComparison | None
     counts = [rank_count(run) for run in options.runs]
-    is_pair = len(counts) == 2 and not (counts[1] > 1 and is_single_rank(options.runs[0]))
+    is_pair = len(counts) == 2 and (has_several_ranks(options.runs[0]) or not has_several_ranks(options.runs[1]))
     if others := [f"--{name}" for name in (_OF_RANKS if is_pair else _OF_PAIRS) if getattr(options, name)]:
         raise UsageError(f"{', '.join(others)}: not for these recordings; see --help")
     if len(counts) == 1 and counts[0] > 1:

@@ -42,7 +42,8 @@ struct CollectiveCall {
 
 class OddFinder {
  public:
-  explicit OddFinder(const std::vector<const Recording*>& runs) : runs_(runs) {
+  OddFinder(const std::vector<const Recording*>& runs, std::vector<uint32_t> launches)
+      : runs_(runs), launches_(std::move(launches)) {
     for (size_t i = 0; i < runs.size(); ++i) {
       unwritten_.push_back(unwritten_values(*runs[i]));
       begin_.push_back(begin_of(*runs[i]));
@@ -54,6 +55,9 @@ class OddFinder {
     }
     are_shards_ = hold_shards();
     are_ranks_ = have_ranks();
+    if (launches_.empty()) launches_.assign(runs.size(), 0);
+    has_launches_ =
+        std::any_of(launches_.begin(), launches_.end(), [&](uint32_t launch) { return launch != launches_[0]; });
     paired_.resize(runs.size());
     collectives_.resize(runs.size());
   }
@@ -77,6 +81,7 @@ class OddFinder {
       apart[run] = calls_apart(*runs_[0], [&](uint32_t call) { return pairs.alone_in_a(call); }) +
                    calls_apart(*runs_[run], [&](uint32_t call) { return pairs.alone_in_b(call); });
     }
+    mark_reached();
     return {std::move(odd_calls_), std::move(apart), counts_};
   }
 
@@ -256,6 +261,113 @@ class OddFinder {
     const Recording& all = *runs_[runs.front()];
     const std::string_view op = all.string(all.calls[calls[runs.front()]].op);
     if (has_trait(base_name(op), OpTrait::kGivesAllRanksTheSame)) vote(bits, calls, runs, OddFinding::kCollective);
+    if (has_launches_) vote_between_launches(bits, calls, runs);
+  }
+
+  using GroupOfLaunch = std::pair<std::string_view, uint32_t>;
+
+  // Those of these runs that make a collective together.
+  std::map<GroupOfLaunch, std::vector<uint32_t>> runs_by_group(const std::vector<uint32_t>& calls,
+                                                               const std::vector<uint32_t>& runs) {
+    std::map<GroupOfLaunch, std::vector<uint32_t>> groups;
+    for (const uint32_t run : runs) groups[{collective(run, calls[run]).group.name, launches_[run]}].push_back(run);
+    return groups;
+  }
+
+  bool are_in_order(const std::vector<uint32_t>& runs) const {
+    const auto is_behind = [&](uint32_t run, uint32_t next) {
+      return number_in(run, "rank", run) >= number_in(next, "rank", next);
+    };
+    return std::adjacent_find(runs.begin(), runs.end(), is_behind) == runs.end();
+  }
+
+  // Other launches have other results of a collective as soon as one of their ranks has other inputs. Where all ranks
+  // of the group gave it the same bits, each rank's results must be those of that rank elsewhere. Where they did not,
+  // the rank that gave other bits than in most launches is odd; where not all inputs are known, each rank is.
+  void vote_between_launches(const std::vector<std::optional<Bits>>& bits, const std::vector<uint32_t>& calls,
+                             const std::vector<uint32_t>& runs) {
+    using Camps = std::map<std::pair<Hashes, std::string_view>, std::map<Hashes, std::vector<CallOfRun>>>;
+    Camps of_inputs, of_rank;  // by all that the ranks gave the collective; of all launches
+    std::set<uint32_t> are_known;
+    for (const auto& [group, members] : runs_by_group(calls, runs)) {
+      const size_t size = std::max<size_t>(collective(members.front(), calls[members.front()]).group.ranks, 1);
+      const bool is_whole =
+          members.size() == size && are_in_order(members) &&
+          std::all_of(members.begin(), members.end(), [&](uint32_t run) { return bits[run] && bits[run]->read_known; });
+      Hashes read;
+      for (const uint32_t run : members) {
+        if (is_whole) read.insert(read.end(), bits[run]->read.begin(), bits[run]->read.end());
+      }
+      for (const uint32_t run : members) {
+        if (!bits[run]) continue;
+        Hashes key{collective(run, calls[run]).form, number_in(run, "rank", run)};
+        of_rank[{key, bits[run]->scalars}][bits[run]->results].push_back({run, calls[run]});
+        if (!is_whole) continue;
+        are_known.insert(run);
+        key.insert(key.end(), read.begin(), read.end());
+        of_inputs[{key, bits[run]->scalars}][bits[run]->results].push_back({run, calls[run]});
+      }
+    }
+    for (const auto& [inputs, results] : of_inputs) {
+      if (results.size() >= 2) name_odd(results, OddFinding::kResults, /*decides_tie=*/true);
+    }
+    for (const auto& [rank, results] : of_rank) {
+      note_compared(results);
+      const CallOfRun most = largest_camp(results).front();
+      for (const auto& [result, members] : results) {
+        if (members.front().run == most.run) continue;
+        for (const CallOfRun& odd : members) {
+          const bool is_known = are_known.count(odd.run) > 0 && are_known.count(most.run) > 0;
+          if (is_known && bits[odd.run]->read == bits[most.run]->read) continue;  // another rank's inputs differ
+          add(odd.run, odd.call, most.run, most.call, members.size(), results.at(bits[most.run]->results).size(),
+              is_known ? OddFinding::kGiven : OddFinding::kResults);
+        }
+      }
+    }
+  }
+
+  // --- What a collective brings from an odd rank
+
+  // How many collectives of each group a run makes before a call.
+  std::map<std::string, size_t> collectives_before(uint32_t run, size_t end) {
+    std::map<std::string, size_t> counts;
+    for (uint32_t call = 0; call < end; ++call) {
+      if (is_collective(runs_[run]->string(runs_[run]->calls[call].op))) ++counts[collective(run, call).group.name];
+    }
+    return counts;
+  }
+
+  // Ranks of one launch stand beside those that took part in the same collectives; ranks of several beside others.
+  // There a difference of a rank reaches the ranks of its launch, which are as they should be.
+  void mark_reached() {
+    if (!has_launches_) return;
+    // Up to the odd call; of these, those that bring nothing of its difference; of the recording.
+    std::vector<std::map<std::string, size_t>> done_by_call, sound, in_all;
+    for (const OddCall& odd : odd_calls_) {
+      const size_t end = size_t{odd.call} + 1;
+      done_by_call.push_back(collectives_before(odd.run, end));
+      sound.push_back(odd.finding == OddFinding::kGiven ? collectives_before(odd.run, odd.call) : done_by_call.back());
+      in_all.push_back(collectives_before(odd.run, runs_[odd.run]->calls.size()));
+    }
+    const auto reaches = [&](size_t source, size_t other) {
+      return launches_[odd_calls_[source].run] == launches_[odd_calls_[other].run] &&
+             std::any_of(done_by_call[other].begin(), done_by_call[other].end(), [&](const auto& group) {
+               const auto earlier = sound[source].find(group.first);
+               const size_t before = earlier == sound[source].end() ? 0 : earlier->second;
+               const auto all = in_all[source].find(group.first);
+               return group.second > before && all != in_all[source].end() && all->second > before;
+             });
+    };
+    for (size_t other = 0; other < odd_calls_.size(); ++other) {
+      for (size_t source = 0; source < odd_calls_.size(); ++source) {
+        if (reaches(source, other) && !reaches(other, source)) odd_calls_[other].is_reached = true;
+      }
+    }
+    std::set<uint32_t> with_first;  // launches; ranks of several groups may reach each other in a ring
+    for (const OddCall& odd : odd_calls_) {
+      if (!odd.is_reached) with_first.insert(launches_[odd.run]);
+    }
+    for (OddCall& odd : odd_calls_) odd.is_reached = odd.is_reached && with_first.count(launches_[odd.run]) > 0;
   }
 
   // A call that only moves a tensor to another device reads memory, too; it has no vote.
@@ -428,22 +540,13 @@ class OddFinder {
 
   // Do each rank's results follow from the inputs of all ranks of its group?
   void look_at_inputs(const std::vector<uint32_t>& calls, const std::vector<uint32_t>& runs) {
-    std::map<std::string_view, std::vector<uint32_t>> groups;  // runs
-    std::map<std::string_view, size_t> sizes;
-    for (const uint32_t run : runs) {
-      const GroupOfCall& group = collective(run, calls[run]).group;
-      groups[group.name].push_back(run);
-      sizes[group.name] = group.ranks;
-    }
-    for (auto& [name, members] : groups) {
-      if (members.size() != sizes[name]) continue;
+    for (const auto& [group, members] : runs_by_group(calls, runs)) {
+      if (members.size() != collective(members.front(), calls[members.front()]).group.ranks) continue;
+      if (!are_in_order(members)) continue;  // no ranks of the same run
       std::vector<RankCall> ranks;
       for (const uint32_t run : members) {
         ranks.push_back({runs_[run], calls[run], static_cast<int64_t>(number_in(run, "rank", run))});
       }
-      const auto is_behind = [](const RankCall& call, const RankCall& other) { return call.rank >= other.rank; };
-      if (std::adjacent_find(ranks.begin(), ranks.end(), is_behind) != ranks.end())
-        continue;  // no ranks of the same run
       const uint32_t form = collective(members.front(), calls[members.front()]).form;
       const auto is_same = [&](uint32_t run) { return collective(run, calls[run]).form == form; };
       if (form == 0 || !std::all_of(members.begin(), members.end(), is_same)) continue;  // not the same collective
@@ -502,7 +605,7 @@ class OddFinder {
       if (!bits[run]) continue;
       const bool by_input = finding == OddFinding::kResults, by_group = finding == OddFinding::kCollective;
       const Hashes begin = by_begin ? Hashes{begin_[run]} : Hashes();
-      const Hashes form = by_group ? Hashes{collective(run, calls[run]).form} : begin;
+      const Hashes form = by_group ? Hashes{collective(run, calls[run]).form, launches_[run]} : begin;
       camps[{by_input ? bits[run]->read : form, by_input || by_group ? bits[run]->scalars : ""}]
            [finding == OddFinding::kParameter ? bits[run]->parameters : bits[run]->results]
                .push_back({run, calls[run]});
@@ -567,11 +670,12 @@ class OddFinder {
   }
 
   const std::vector<const Recording*>& runs_;
-  std::vector<uint32_t> all_;  // their numbers
+  std::vector<uint32_t> launches_;  // by run
+  std::vector<uint32_t> all_;       // their numbers
   std::vector<std::vector<bool>> unwritten_;
   std::vector<uint64_t> begin_;  // by run
   std::vector<CallsById> forward_;
-  bool are_shards_ = false, are_ranks_ = false;
+  bool are_shards_ = false, are_ranks_ = false, has_launches_ = false;
   std::vector<Alignment> alignments_;  // of run 0 with each other run
   std::vector<OddCall> odd_calls_;
   std::vector<bool> in_step_;      // by run: all its calls so far had the bits of others that are in step
@@ -584,9 +688,10 @@ class OddFinder {
 
 }  // namespace
 
-OddCalls find_odd_calls(const std::vector<const Recording*>& runs) {
+OddCalls find_odd_calls(const std::vector<const Recording*>& runs, std::vector<uint32_t> launches) {
   if (runs.size() < 2) throw Error("a single run has nothing to be compared with");
-  return OddFinder(runs).find();
+  if (!launches.empty() && launches.size() != runs.size()) throw Error("each run needs the number of its launch");
+  return OddFinder(runs, std::move(launches)).find();
 }
 
 }  // namespace op_tools

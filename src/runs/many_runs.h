@@ -1,7 +1,7 @@
 // Many runs of a program, or the ranks of a run that are replicas: which of them is the odd one out, and in which
 // call? Where runs gave a call the same bits, its results must have the same bits; so must those of a collective that
-// gives all ranks of its group the same, and parameters that began with the same bits. The majority's bits are right.
-// Pure functions, any thread.
+// gives all ranks of its group the same, within a launch, and parameters that began with the same bits. The majority's
+// bits are right. Pure functions, any thread.
 #pragma once
 
 #include <array>
@@ -21,6 +21,7 @@ enum class OddFinding : uint8_t {
   kCollective,     // others than those of the same collective on other ranks
   kNotFromInputs,  // of a collective: not the value made of the ranks' inputs
   kChangedInput,   // so far it had the bits of the others, and reads other ones in memory that its calls made
+  kGiven,          // to a collective: other values than the same rank of other launches, and so its results are others
 };
 
 struct OddCall {
@@ -31,6 +32,7 @@ struct OddCall {
   uint32_t like_it = 0, others = 0;  // how many runs have its results, and how many the majority's
   OddFinding finding = OddFinding::kResults;
   uint32_t collective = kNoCall;  // the first call after it, in its run, that other processes take part in
+  bool is_reached = false;        // it comes behind a collective with a rank of its launch that was odd before
 };
 
 // Whether the results of a call could be compared with those of other runs.
@@ -53,7 +55,8 @@ struct OddCalls {
   std::vector<uint32_t> apart;
   std::array<uint64_t, static_cast<size_t>(CallVote::kCount)> calls{};  // of all runs, those with results
 };
-// At least two runs.
-OP_TOOLS_API OddCalls find_odd_calls(const std::vector<const Recording*>& runs);
+// At least two runs, and by run a number for its launch: ranks of a launch take part in the same collectives. Empty:
+// all are of one.
+OP_TOOLS_API OddCalls find_odd_calls(const std::vector<const Recording*>& runs, std::vector<uint32_t> launches = {});
 
 }  // namespace op_tools

@@ -102,10 +102,26 @@ def test_a_rank_that_hangs_is_named(tmp_path, capsys):
     assert "is in no operator; the last was aten::relu" in text
 
 
-def box_of(rank, started, collectives, program="train.py", parent=0):
+def box_of(rank, started, collectives, program="train.py", parent=0, group="0"):
     rows = [
         BlackBoxRow(
-            "ended", "c10d::allreduce_", "forward", "", "", "float32[4]", 0, n, 1, 0.0, 0.1, "", "", True, "0", n, "sum"
+            "ended",
+            "c10d::allreduce_",
+            "forward",
+            "",
+            "",
+            "float32[4]",
+            0,
+            n,
+            1,
+            0.0,
+            0.1,
+            "",
+            "",
+            True,
+            group,
+            n,
+            "sum",
         )
         for n in collectives
     ]
@@ -122,6 +138,88 @@ def test_workers_of_a_rank_hide_nothing_and_a_later_run_counts():
         collective_progress([box_of(0, 1.0, [1, 2]), box_of(1, 1.0, [1, 2]), box_of(0, 9.0, []), box_of(1, 9.0, [])])
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "last", "expected"),
+    [  # ranks, their starts and collectives
+        pytest.param(
+            {0: (0.0, 10), 1: (0.1, 10), 2: (0.2, 10)}, {0: (60.0, 9)}, "of 1 of its 3 ranks", id="others have no file"
+        ),
+        pytest.param(
+            {0: (0.0, 10)}, {1: (60.0, 9), 0: (60.1, 9), 2: (60.2, 9)}, "all ranks", id="another starts first"
+        ),
+        pytest.param(
+            {0: (0.0, 9), 1: (4.0, 9), 2: (0.1, 9)},
+            {2: (60.0, 4), 1: (60.1, 3), 0: (66.0, 4)},
+            "behind is rank 1: others have begun number 4,",
+            id="all start again",
+        ),
+    ],
+)
+def test_the_last_run_of_a_folder_is_looked_at_alone(earlier, last, expected):
+    boxes = [
+        box_of(rank, started, range(1, count + 1), group="0, 3 ranks")
+        for run in (earlier, last)
+        for rank, (started, count) in run.items()
+    ]
+    lines = collective_progress(boxes[::-1])
+    assert any(expected in line for line in lines), lines
+    assert all("disagree" not in line for line in lines)
+    assert any("behind" in line for line in lines) == ("behind" in expected), lines
+    text = show_black_boxes(boxes)
+    assert f"2 runs are in these files; of process groups the last counts, {ranks_text(last)} from " in text
+
+
+def test_a_run_on_fewer_ranks_by_another_program_is_a_run_of_its_own():
+    trained = [box_of(rank, 1.0, [1, 2, 3], group="0, 4 ranks") for rank in range(4)]
+    served = [box_of(rank, 100.0, [1, 2], program="serve.py", group="0, 2 ranks") for rank in range(2)]
+    (line,) = collective_progress([*trained, *served])
+    assert line.startswith("process group 0, 2 ranks: the last collective that all ranks have begun is number 2")
+
+
+@pytest.fixture
+def recorded_ranks(tmp_path):
+    """The folder of a run of which each rank has a file."""
+    with ranks(tmp_path, "end") as processes:
+        for process in processes:
+            assert process.wait(120) == 0, process.stdout.read()
+    return tmp_path
+
+
+def of_rank(folder, rank):
+    (file,) = folder.glob(f"*/{rank}/*/*.blackbox")
+    return file
+
+
+def test_a_rank_without_a_file_has_begun_nothing_that_is_known(recorded_ranks, capsys):
+    whole = of_rank(recorded_ranks, 1).read_bytes()
+    for damage in (lambda file: file.write_bytes(whole[:5000]), lambda file: file.unlink()):
+        damage(of_rank(recorded_ranks, 1))
+        assert main(["blackbox", str(recorded_ranks)]) == 2
+        shown = capsys.readouterr()
+        assert "files of 3 of its 4 ranks have its collectives; the last that ranks 0, 2, 3 have begun is" in shown.out
+        assert f"rank 1: no file in {recorded_ranks} that can be read, of 4 ranks" in shown.err
+        # The group of ranks 0 and 3 is whole.
+        assert "2 ranks: the last collective that all ranks have begun is number 1" in shown.out
+        assert main(["show", str(recorded_ranks)]) == 0
+        assert "rank 1: no results here, of 4 ranks" in capsys.readouterr().out
+    assert main(["blackbox", str(recorded_ranks), "--allow-unseen"]) == 0
+    file = of_rank(recorded_ranks, 0)
+    for place in (file, file.parent, file.parents[1]):  # asks for no other
+        assert main(["blackbox", str(place)]) == 0
+    assert main(["show", str(file.parents[1])]) == 0 and "no results here" not in capsys.readouterr().out
+    for rank in (2, 3):
+        of_rank(recorded_ranks, rank).unlink()
+    capsys.readouterr()
+    assert main(["blackbox", str(recorded_ranks)]) == 2
+    assert f"ranks 1 to 3: no file in {recorded_ranks}" in capsys.readouterr().err
+
+
+def test_a_file_without_collectives_of_a_group_is_told():
+    boxes = [box_of(rank, 1.0, [] if rank == 1 else [1, 2], group="0, 3 ranks") for rank in range(3)]
+    (line,) = collective_progress(boxes)
+    assert "none of its collectives is in the file of rank 1; the last that ranks 0, 2 have begun is number 2" in line
 
 
 def test_a_thousand_ranks_fit_on_a_page_and_the_sick_rank_comes_first():

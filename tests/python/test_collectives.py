@@ -303,3 +303,61 @@ def altered(folder, other, of=""):
         for number, value in before.items():
             values[number].update(value)
     return len(calls)
+
+
+LAUNCHES = """
+import sys
+import torch, torch.distributed as dist
+import op_tools
+
+folder, level, fault, sick = sys.argv[1:]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+@torch.library.custom_op("tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3 if wrong else x * 2
+
+
+for launch in range(3):
+    torch.manual_seed(0)
+    weight = torch.randn(4, 3)
+    with op_tools.OpRecord(level=level, output_dir=f"{folder}/launch{launch}"):
+        for step in range(3):
+            is_faulty = launch == 2 and step == 1 and str(rank) == sick
+            wrong = is_faulty and fault == "kernel"  # of the operator, which is told nothing of it
+            gradient = doubled(weight + rank)
+            if is_faulty and fault == "memory":
+                gradient = torch.from_numpy(gradient.numpy() * 1.5)
+            dist.all_reduce(gradient)
+            weight = weight - 0.01 * gradient
+            dist.all_reduce(gradient.sum())
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("level", ["aten", "torch"])
+@pytest.mark.parametrize(
+    ("fault", "op", "finding"),
+    [("kernel", "doubled", "other results"), ("memory", "all_reduce", "it was given other values than in other runs")],
+)
+def test_a_sick_rank_of_one_of_several_launches_is_named_alone(fault, op, finding, level, tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(LAUNCHES)
+    launched(script, tmp_path, level, fault, "1", ranks=2)
+    launches = [tmp_path / f"launch{number}" for number in range(3)]
+    for runs in (launches, launches[::-1]):
+        many = op_tools.compare_many(runs)
+        assert [(row.rank, row.finding) for row in many.rows] == [(1, finding)], many.table()
+        assert op in many.rows[0].op.replace("allreduce", "all_reduce") and "launch2" in many.rows[0].run
+        assert many.reached == 1 and many.exit_status == 1
+    assert main(["compare", *map(str, launches)]) == 1
+    assert "1 of 6 runs are odd; a collective brought 1 more the difference of an odd rank" in capsys.readouterr().out
+    assert op_tools.compare_many([*launches[:2], launches[0]]).exit_status == 0
+    # Of the healthy rank alone it is not known what the other rank gave the collective.
+    files = [next(launch.glob("rank0-*.oprec")) for launch in launches]
+    many = op_tools.compare_many(files)
+    assert [row.finding for row in many.rows] == ["other results"], many.table()
+    assert "reduce" in many.rows[0].op

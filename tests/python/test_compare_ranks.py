@@ -335,3 +335,64 @@ def test_one_against_several_is_asked_for(tmp_path):
         op_tools.compare_ranks(many, single)
     with pytest.raises(op_tools.Error, match="two dimensions can be split"):
         op_tools.compare_ranks(single, many, rules=[("x", "b[tp] s[sp] h[tp]")])
+
+
+def of_ranks(folder, calls, ranks=(0,), world_size=1, level="torch"):
+    """A recording of `calls(rank)` for each rank of a launch that has a file."""
+    for rank in ranks:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", str(rank))
+            patch.setenv("WORLD_SIZE", str(world_size))
+            with op_tools.OpRecord(output_dir=folder, level=level):
+                calls(rank)
+    return folder
+
+
+PIECES = [torch.arange(8.0).reshape(4, 2) * (number + 1) for number in range(3)]
+
+
+def own_piece(rank, count=3):
+    """Replicas go in, and a rank's own piece comes out: together the ranks have the whole."""
+    base = torch.cat(PIECES)
+    piece = base.narrow(0, 4 * rank, 4) if count > 1 else base.narrow(0, 0, 12)
+    return piece.exp()
+
+
+@pytest.mark.parametrize("present", [(0, 1), (0, 2), (1, 2), (0,), (2,)])
+def test_where_a_rank_is_absent_no_call_is_to_blame(present, tmp_path, capsys):
+    single = of_ranks(tmp_path / "one", lambda _: own_piece(0, 1))
+    whole = of_ranks(tmp_path / "whole", own_piece, range(3), 3)
+    assert op_tools.compare_ranks(single, whole).exit_status == 0
+    many = of_ranks(tmp_path / "many", own_piece, present, 3)
+    assert main(["compare", str(single), str(many)]) == 2
+    text = capsys.readouterr().out
+    absent = sorted({0, 1, 2} - {*present})
+    name = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {absent[0]}, {absent[1]}"
+    assert f"NOT JUDGED: {name}: no file in {many}" in text and "First divergence" not in text
+    assert op_tools.compare_ranks(single, many).first is None
+
+
+def test_a_result_without_known_values_is_no_divergence(tmp_path):
+    # torch.tensor() writes behind aten::empty, whose result nothing reads; lift_fresh gives the program what is in it.
+    single = of_ranks(tmp_path / "one", lambda _: torch.tensor(3.0) * 2, level="aten")
+    many = of_ranks(tmp_path / "many", lambda _: torch.tensor(3.0) * 2, (0, 1), 2, level="aten")
+    comparison = op_tools.compare_ranks(single, many)
+    (file,) = single.iterdir()
+    assert "aten::empty.memory_format" in {call.op for call in op_tools.read_recording(file).calls}
+    assert comparison.first is None and comparison.exit_status == 0, comparison.table()
+    assert comparison.unwritten and "aten::empty.memory_format" not in {row.op for row in comparison.rows}
+    sick = of_ranks(tmp_path / "sick", lambda rank: torch.tensor(3.0).mul(2 + rank), (0, 1), 2, level="aten")
+    assert op_tools.compare_ranks(single, sick).first.op.startswith("aten::mul")
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda rank: torch.full((4,), 1.0 + rank).exp(),
+        lambda rank: torch.manual_seed(rank) and torch.randn(4).exp(),
+    ],
+)
+def test_a_call_without_tensors_gives_what_its_own_arguments_say(calls, tmp_path):
+    single, many = of_ranks(tmp_path / "one", calls), of_ranks(tmp_path / "many", calls, (0, 1), 2)
+    comparison = op_tools.compare_ranks(single, many)
+    assert comparison.first is None and comparison.exit_status == 2, comparison.table()

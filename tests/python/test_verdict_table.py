@@ -286,7 +286,9 @@ _CLOSED, _LEFT_OUT = 92, 96
 
 
 def blackbox(kind, _):
-    with op_tools.OpBlackBox(output_dir="box"):
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as tool:
+        patch.setenv("RANK", "1" if kind == "rank" else "0")
+        tool.enter_context(op_tools.OpBlackBox(output_dir="box"))
         PROGRAMS[kind]()
     (file,) = Path("box").rglob("*.blackbox")
     if kind == "off":
@@ -437,7 +439,7 @@ COMMANDS = {
         {
             "thread": Never("all threads have a place; for more than 256 see full"),
             "process": Never("it says where processes with a file are, and names them"),
-            "rank": Never("it says where processes with a file are, and names them"),
+            "rank": "rank 0: no file in box",
             "compiled": Never("it names the last operator before a graph"),
             "host": Never("a process ends on the host, too"),
             "no values": Never("it looks at no values"),
