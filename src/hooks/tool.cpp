@@ -119,18 +119,19 @@ std::vector<std::string> unread_variables() {
   std::erase_if(in_environment, [&](const auto& variable) { return !variable.first.starts_with(kOurs); });
   if (in_environment.empty()) return unread;
   const std::vector<Variable> known = known_variables();
-  for (const auto& [name, value] : in_environment) {
-    const std::string_view given = name;
+  const auto word_behind = [&](std::string_view variable) {  // CAPTURE of OP_CAPTURE_LIST
+    return variable.starts_with(kOurs) ? variable.substr(kOurs.size(), variable.find('_', kOurs.size()) - kOurs.size())
+                                       : std::string_view();
+  };
+  for (const auto& [present, value] : in_environment) {
     const auto reads = [&](const Variable& variable) {
-      return variable.name == given || (variable.per_operator && given.ends_with("_" + variable.name));
+      return variable.name == present || (variable.per_operator && present.ends_with("_" + variable.name));
     };
     const auto begins_alike = [&](const Variable& variable) {
-      const size_t word = variable.name.find('_', kOurs.size());
-      return variable.name.starts_with(kOurs) && word != std::string::npos &&
-             given.starts_with(std::string_view(variable.name).substr(0, word + 1));
+      return word_behind(variable.name) == word_behind(present);
     };
     if (std::none_of(known.begin(), known.end(), reads) && std::any_of(known.begin(), known.end(), begins_alike)) {
-      unread.push_back(name);
+      unread.push_back(present);
     }
   }
   return unread;

@@ -423,13 +423,13 @@ def test_the_sign_of_a_zero_counts_for_bitwise_alone():
     library = torch.library.Library("aten", "IMPL")
     try:
         library.impl("relu", lambda x: torch.relu(x.cpu()).mul(-0.0).to("sim"), "PrivateUse1")
-        found = {
+        failures_by_method = {
             method: failures(lambda: torch.zeros(3, device="sim").relu(), method=method)
             for method in ("relative", "allclose", "bitwise", "ulp")
         }
     finally:
         library._destroy()
-    assert {method for method, failed in found.items() if failed} == {"bitwise"}
+    assert {method for method, failed in failures_by_method.items() if failed} == {"bitwise"}
 
 
 # --- Integers made of integers, on the CPU
@@ -609,9 +609,9 @@ def with_indices(function, change):
 
 
 def cummax_into(indices):
-    def kernel(x, values, found, dim):
+    def kernel(x, values, into, dim):
         values.copy_(torch.cummax(x.cpu(), dim)[0].to("sim"))
-        found.copy_(torch.tensor(indices).to("sim"))
+        into.copy_(torch.tensor(indices).to("sim"))
 
     return kernel
 
@@ -626,14 +626,14 @@ OTHER_INDICES = {
     "topk, an element twice": ("topk", with_indices(torch.topk, places(1, 1)), lambda x: x.topk(2), TIES, False),
     "topk, in another order": (
         "topk",
-        with_indices(torch.topk, lambda values, found: (values.flip(0), found.flip(0))),
+        with_indices(torch.topk, lambda values, indices: (values.flip(0), indices.flip(0))),
         lambda x: x.topk(3, sorted=False),
         TIES,
         True,
     ),
     "topk, sorted, in another order": (
         "topk",
-        with_indices(torch.topk, lambda values, found: (values.flip(0), found.flip(0))),
+        with_indices(torch.topk, lambda values, indices: (values.flip(0), indices.flip(0))),
         lambda x: x.topk(3),
         TIES,
         False,
@@ -647,28 +647,28 @@ OTHER_INDICES = {
     ),
     "topk, in another order, other values": (
         "topk",
-        with_indices(torch.topk, lambda _, found: (torch.tensor([3.0, 3.0, 0.0]), torch.tensor([1, 2, 3]))),
+        with_indices(torch.topk, lambda *_: (torch.tensor([3.0, 3.0, 0.0]), torch.tensor([1, 2, 3]))),
         lambda x: x.topk(3, sorted=False),
         TIES,
         False,
     ),
     "sort, another order of equals": (
         "sort.stable",
-        with_indices(torch.sort, lambda values, found: (values, found.flip(0))),
+        with_indices(torch.sort, lambda values, indices: (values, indices.flip(0))),
         lambda x: x.sort(0),
         ROWS,
         True,
     ),
     "sort, no permutation": (
         "sort.stable",
-        with_indices(torch.sort, lambda values, found: (values, found * 0)),
+        with_indices(torch.sort, lambda values, indices: (values, indices * 0)),
         lambda x: x.sort(0),
         ROWS,
         False,
     ),
     "sort, a permutation along another dimension": (
         "sort.stable",
-        with_indices(torch.sort, lambda values, found: (values, torch.arange(3)[:, None].expand(3, 4).contiguous())),
+        with_indices(torch.sort, lambda values, _: (values, torch.arange(3)[:, None].expand(3, 4).contiguous())),
         lambda x: x.sort(),
         ROWS,
         False,
