@@ -621,6 +621,24 @@ def test_another_dtype_is_said(level, tmp_path):
     assert "3 of them have results of another dtype in B, the first: " in table
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_another_dtype_is_said_of_ranks_that_agree(level, tmp_path, monkeypatch):
+    x = torch.arange(4.0).to("sim")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        recorded(tmp_path / "a", level, lambda: x.exp())
+        wrong = kernel("exp", lambda y: y.cpu().exp().bfloat16().to("sim")) if rank else contextlib.nullcontext()
+        with wrong:
+            recorded(tmp_path / "b", level, lambda: x.exp())
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 0
+    assert "ranks 1, 2: 1 of them have results of another dtype in B, the first: " in comparison.table()
+    assert [rank.other_dtypes for rank in comparison.ranks] == [0, 1, 1]
+    assert [row.other for row in comparison.rows if row.other] == [["dtype"], ["dtype"]]
+    *_, summary = comparison.records()
+    assert (summary["kind"], summary["other_dtypes"]) == ("summary", 2)
+
+
 def recorded_step(folder, level, form, *, built_inside, without=None, steps=2):
     """Training on the device; in its last step the parameters of the module number `without` get no gradient."""
     torch.manual_seed(0)

@@ -676,7 +676,9 @@ def test_ranks_whose_calls_are_not_there_are_named(others, account, said, python
     assert done.status == (2 if said else 0) and ("no results here" in done.out) == bool(said), done.out
     assert said is None or (len(done.json["problems"]) == 1 and f"{whole.parents[1]}: {said}" in done.out)
     assert replay(whole.parents[2], "--acc_check", "--allow-unseen", python=python).status == 0
-    assert replay(whole.parent, "--acc_check", python=python).status == 0  # who names the folder of a rank asks for no other
+    assert (
+        replay(whole.parent, "--acc_check", python=python).status == 0
+    )  # who names the folder of a rank asks for no other
     for command in (["report", "--text"], ["show"]):
         assert main([*command, str(whole.parents[2])]) == 0
         told = capsys.readouterr().out
