@@ -89,7 +89,7 @@ def gen(options: argparse.Namespace) -> int:
     return _work(options, writes="float64" if options.float64 else "digests" if options.digests else "values")
 
 
-def _follows(folder: Path, summary: Mapping[str, Any]) -> bool:
+def _is_of_rows(folder: Path, summary: Mapping[str, Any]) -> bool:
     """The folder's summary is the summary by its rows; says where it is not."""
     changes = differences(folder, summary)
     for text in changes:
@@ -100,7 +100,7 @@ def _follows(folder: Path, summary: Mapping[str, Any]) -> bool:
 def verify(options: argparse.Namespace) -> int:
     folder = Path(options.result)
     summary = summary_of(read_result(folder))
-    if not _follows(folder, summary):
+    if not _is_of_rows(folder, summary):
         return status_of(Verdict.DIFFERS)
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
     verdict = verdict_of(wrong=False, unseen=verdict_in(summary) is Verdict.NOT_JUDGED)
@@ -120,7 +120,7 @@ def report(options: argparse.Namespace) -> int:
         return status_of(trend.verdict, allow_unseen=options.allow_unseen)
     result = read_result(folders[0])
     # A summary of the rows as they are would make changed rows the result of the run.
-    if (file := folders[0] / SUMMARY_FILE).exists() and not _follows(folders[0], summary_of(result)):
+    if (file := folders[0] / SUMMARY_FILE).exists() and not _is_of_rows(folders[0], summary_of(result)):
         _say(
             f"{file} is of other rows, and nothing was written; move it away for the reports of the rows that are there"
         )

@@ -647,9 +647,9 @@ def recorded_step(folder, level, form, *, built_inside, without=None, steps=2):
         net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1)).to("sim")
         return net, torch.optim.SGD(net.parameters(), lr=0.1, foreach=form == "foreach")
 
-    made = None if built_inside else built()
+    model = None if built_inside else built()
     with op_tools.OpRecord(output_dir=folder, level=level) as record:
-        net, method = made or built()
+        net, method = model or built()
         for step in range(steps):
             method.zero_grad()
             net(torch.ones(4, 6, device="sim")).square().mean().backward()
@@ -670,8 +670,8 @@ def test_parameters_that_one_run_leaves_in_the_last_step_are_named(steps, built_
         recorded_step(tmp_path / name, level, form, built_inside=built_inside, without=without, steps=steps)
     again = op_tools.compare_runs(tmp_path / "a", tmp_path / "again")
     assert again.exit_status == 0, again.table()
-    for one, other in (("a", "b"), ("b", "a")):
-        comparison = op_tools.compare_runs(tmp_path / one, tmp_path / other)
+    for runs in ("ab", "ba"):
+        comparison = op_tools.compare_runs(*(tmp_path / name for name in runs))
         assert comparison.exit_status == 1, comparison.table()
         assert comparison.ranks[0].first.step == steps - 1 and "add" in comparison.ranks[0].first.op
 
