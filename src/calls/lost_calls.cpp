@@ -86,7 +86,7 @@ void RanksOfLaunches::add(const std::string& run, int64_t launched) {
 void RanksOfLaunches::name_missing(const std::string& top, std::vector<std::string>& problems) const {
   constexpr int64_t kMost = 100'000;  // a number beyond comes from a damaged file
   for (const auto& [folder, launch] : launches_) {
-    if (folder.size() < top.size()) continue;
+    if (folder.size() < top.size() || launch.launched == 0) continue;
     const int64_t count = std::min(std::max(launch.launched, *launch.ranks.rbegin() + 1), kMost);
     std::vector<int64_t> missing;
     for (int64_t rank = 0; rank < count; ++rank) {

@@ -20,7 +20,8 @@ class RanksOfLaunches {
   // The run of a rank; folders of another form are of none. `launched`: how many ranks the account says there were.
   void add(const std::string& run, int64_t launched = 0);
   // Adds a sentence for each launch in which ranks are missing: below the largest, or of those that were launched.
-  // Launches outside of `top` are left out: who names the folder of a rank asks for no other.
+  // Launches without an account are left out, and those outside of `top`: who names the folder of a rank asks for no
+  // other.
   void name_missing(const std::string& top, std::vector<std::string>& problems) const;
 
  private:
