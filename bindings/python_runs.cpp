@@ -71,6 +71,7 @@ void bind_runs(py::module_& module) {
       .def("worst", &RunComparison::worst)
       .def("chain", &RunComparison::chain)
       .def("births", &RunComparison::births)
+      .def("other_dtypes", &RunComparison::other_dtypes)
       .def("calls_of", &RunComparison::calls_of)
       .def_property_readonly(
           "a", [](const RunComparison& comparison) { return std::const_pointer_cast<Recording>(comparison.a()); })

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .._base.rank_text import absent_ranks, ranks_text
 from .._base.verdict import Verdict, worst
+from .captures import TOOL as CAPTURES
 from .part import Part, run_folder
 
 
@@ -20,8 +21,8 @@ def missing_ranks(run: Path, ranks: Set[int], count: int = 0) -> set[int]:
 
 def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:
     """Where ranks of a run have results and others have none, the part of the first says which. A user who names the folder of a
-    rank asks for no other. Only of tools with a verdict, and of OpBlackBox, which says where each rank is: the times of ranks have a part
-    of their own.
+    rank asks for no other. Only of tools with a verdict, of captured calls, whose replay judges them, and of OpBlackBox, which says where each
+    rank is: the times of ranks have a part of their own.
 
     Args:
         parts: the results below a folder.
@@ -29,7 +30,7 @@ def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:
     """
     by_run: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for part in parts:
-        is_asked = part.verdict is not None or part.tool == "OpBlackBox"
+        is_asked = part.verdict is not None or part.tool in (CAPTURES, "OpBlackBox")
         if is_asked and part.origin.rank.isdecimal() and Path(run_folder(part)).is_relative_to(place):
             by_run[part.tool, run_folder(part)].append(part)
     for (_, run), of_run in by_run.items():
@@ -37,4 +38,5 @@ def note_missing_ranks(parts: Iterable[Part], place: Path) -> None:
         if missing := missing_ranks(Path(run), ranks, max(part.origin.ranks for part in of_run)):
             first = min(of_run, key=lambda part: int(part.origin.rank))
             first.origin.gaps.append(f"{ranks_text(missing)}: no results here, of {len(ranks | missing):,} ranks")
-            first.verdict = worst([first.verdict or Verdict.NOT_JUDGED, Verdict.NOT_JUDGED])
+            if first.verdict is not None:
+                first.verdict = worst([first.verdict, Verdict.NOT_JUDGED])

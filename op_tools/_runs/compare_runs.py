@@ -202,6 +202,7 @@ def compare_recordings(
     """A process of each run."""
     compared = _core_comparison(a, b, noise, fusions)
     rows = RunRows(compared)
+    other_dtypes = compared.other_dtypes()
     structure = Structure(
         different_op_counts(a, b),
         _header_differences(a.header, b.header),
@@ -220,6 +221,8 @@ def compare_recordings(
         compared.births(),
         accounts_of({"A": a, "B": b}),
         compared.is_judged,
+        len(other_dtypes),
+        rows[other_dtypes[0]].op if other_dtypes else "",
         None if compared.first is None else rows[compared.first],
         compared,
     )

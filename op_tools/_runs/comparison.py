@@ -122,6 +122,9 @@ class RankComparison(Result):
     is_judged: bool = True
     """False: nothing was named, but most rows were not compared, or are calls of a single run whose results go into no call
     that both make."""
+    other_dtypes: int = 0
+    """How many rows have a result of another dtype in B, which is no divergence by itself."""
+    _other_dtype_op: str = ""
     _first: RunRow | None = None
     _found: Any = field(default=None, compare=False)
 
@@ -146,6 +149,13 @@ class RankComparison(Result):
                 f"{missing} of {len(self.rows)} rows were not compared, {self._alone} are calls of A or B alone"
             )
         return reasons
+
+    @property
+    def dtypes_line(self) -> str:
+        """That results have another dtype in B, for people; "" where none has."""
+        if not self.other_dtypes:
+            return ""
+        return f"{self.other_dtypes} of them have results of another dtype in B, the first: {short_name(self._other_dtype_op)}"
 
     @property
     def _alone(self) -> int:
@@ -245,6 +255,7 @@ class RunsComparison(Result):
             "unseen": self.unseen,
             "ranks": len(self.ranks),
             "verdicts": dict(counts),
+            "other_dtypes": sum(rank.other_dtypes for rank in self.ranks),
             "incomplete": [recording for rank in self.ranks for recording in rank.incomplete] + self.not_compared,
         }
 
@@ -385,9 +396,10 @@ def _of_ranks(ranks: Sequence[RankComparison]) -> list[str]:
         parts.append(
             f"No difference was born in any of the {calls} calls of {ranks_text(rank.rank for rank in agree)}.{alone}"
         )
+        dtypes = [(rank.rank, rank.dtypes_line) for rank in agree if rank.dtypes_line]
         incomplete = [(rank.rank, f"incomplete: {recording}") for rank in agree for recording in rank.incomplete]
         structures = [(rank.rank, line) for rank in agree for line in _at_most(rank.structure.lines, _STRUCTURE)]
-        for texts in (incomplete, structures):
+        for texts in (dtypes, incomplete, structures):
             lines = _at_most(lines_of_ranks(texts), DEFAULT_ROWS)
             parts += ["\n".join(_cut(printable(line)) for line in lines)] if lines else []
     return parts
@@ -401,8 +413,7 @@ def _described(rank: RankComparison) -> list[str]:
     if structure := rank.structure.lines:
         lines += ["", "Structure", *(f"  {line}" for line in structure)]
     lines += ["", "Calls: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(rank.counts.items()))]
-    if other := [row for row in rank.rows if "dtype" in row.other]:
-        lines += [f"{len(other)} of them have results of another dtype in B, the first: {short_name(other[0].op)}"]
+    lines += [rank.dtypes_line] if rank.dtypes_line else []
     lines = list(map(printable, lines))
     first = rank.first
     if first is None:

@@ -55,7 +55,7 @@ class BlackBox(Result):
     rows: list[BlackBoxRow] = field(default_factory=list)
     """The last calls of each thread, in the order in which they began."""
     left_out: int = 0
-    """Calls that had no place in the file: of more than 256 threads at once, or nested more than 31 deep."""
+    """Calls that had no place in the file: of more than 256 threads at once, nested more than 31 deep, or on a full disk."""
     names_lost: int = 0
     """Names of operators, modules and lines that had no place in the file: their table, or the disk, was full."""
     damaged: int = 0
@@ -134,7 +134,8 @@ class BlackBox(Result):
 
     @property
     def _lost(self) -> str:
-        return f"the calls that have no place in the file (of more than 256 threads, or nested more than 31 deep: {self.left_out})"
+        why = "of more than 256 threads, nested more than 31 deep, or on a full disk"
+        return f"the calls that have no place in the file ({why}: {self.left_out})"
 
     @property
     def device_verdict(self) -> str:

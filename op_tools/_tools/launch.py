@@ -24,7 +24,7 @@ from .._base.core import Error, log_warn, want_exit_status, watch_exit_status
 from .._base.error_text import one_line
 from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
-from .._base.verdict import Verdict, status_of, worst
+from .._base.verdict import Coverage, Verdict, status_of, worst
 from .._torch.backends import import_from_environment
 from .tool import Tool, stop_all
 from .tool_classes import tool_classes
@@ -292,15 +292,32 @@ def tools_that_say(fail_on: str, tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not FAIL_ON[fail_on] or type(tool).__name__ in FAIL_ON[fail_on]]
 
 
+_NO_PLACE = ("no_room", "not_written")
+"""Of the calls that a tool left out: those that the disk, or a table, did not take. Limits are the user's wish."""
+
+
+def _is_mostly_lost(coverage: Any) -> bool:
+    """Fewer calls were recorded than found no place: a record that cannot say what it was asked for."""
+    if not isinstance(coverage, Coverage):
+        return False
+    return 2 * sum(coverage.lost.get(reason, 0) for reason in _NO_PLACE) > coverage.seen
+
+
 def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False, fail_on: str = "wrong") -> int:
-    """The exit status that the tools' verdicts give; tools that judge nothing have none. Says why something is not judged."""
-    results = [(tool, tool.result()) for tool in tools_that_say(fail_on, tools)]
-    results = [(tool, result) for tool, result in results if isinstance(getattr(result, "verdict", None), Verdict)]
-    for tool, result in results:
-        if result.verdict is Verdict.NOT_JUDGED:
+    """The exit status that the tools' verdicts give; tools that judge nothing have none, unless most of what they were to record has
+    no place. Says why something is not judged."""
+    verdicts = []
+    for tool, result in [(tool, tool.result()) for tool in tools_that_say(fail_on, tools)]:
+        verdict = getattr(result, "verdict", None)
+        if not isinstance(verdict, Verdict):
+            if not _is_mostly_lost(getattr(result, "coverage", None)):
+                continue
+            verdict = Verdict.NOT_JUDGED
+        verdicts.append(verdict)
+        if verdict is Verdict.NOT_JUDGED:
             why = "; ".join(result.unseen if hasattr(result, "unseen") else result.coverage.reasons())
             log_warn(f"{type(tool).__name__}: NOT JUDGED: {why or 'most was not looked at'}")
-    return status_of(worst(result.verdict for _, result in results), allow_unseen=allow_unseen)
+    return status_of(worst(verdicts), allow_unseen=allow_unseen)
 
 
 def _fail_if_wrong(tools: Sequence[Tool], failing: Sequence[str]) -> None:

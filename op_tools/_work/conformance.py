@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .._base.core import log_progress
 from .._base.verdict import Verdict, status_of, verdict_of
@@ -15,7 +17,7 @@ from .._conformance.reports import model_text, verdict_text, write_reports
 from .._conformance.run import Settings, run_cases
 from .._conformance.self_test import SelfTest
 from .._conformance.shard_run import WorkerPlan
-from .._conformance.summary import differences, read_result, summary_of, verdict_in
+from .._conformance.summary import SUMMARY_FILE, differences, read_result, summary_of, verdict_in
 from .._conformance.trend import trend_of
 from .._conformance.workers import prepare, usable_cores
 from .._tools.autocompare import OpAutoCompare
@@ -87,13 +89,18 @@ def gen(options: argparse.Namespace) -> int:
     return _work(options, writes="float64" if options.float64 else "digests" if options.digests else "values")
 
 
-def verify(options: argparse.Namespace) -> int:
-    folder = Path(options.result)
-    summary = summary_of(read_result(folder))
+def _is_of_rows(folder: Path, summary: Mapping[str, Any]) -> bool:
+    """The folder's summary is the summary by its rows; says where it is not."""
     changes = differences(folder, summary)
     for text in changes:
         sys.stdout.write(visible(f"{text}\n"))
-    if changes:
+    return not changes
+
+
+def verify(options: argparse.Namespace) -> int:
+    folder = Path(options.result)
+    summary = summary_of(read_result(folder))
+    if not _is_of_rows(folder, summary):
         return status_of(Verdict.DIFFERS)
     sys.stdout.write(visible(f"the summary follows from the rows. {verdict_text(summary)}\n"))
     verdict = verdict_of(wrong=False, unseen=verdict_in(summary) is Verdict.NOT_JUDGED)
@@ -111,7 +118,14 @@ def report(options: argparse.Namespace) -> int:
         trend = trend_of(old, new)
         sys.stdout.write(visible(trend.table()) + "\n")
         return status_of(trend.verdict, allow_unseen=options.allow_unseen)
-    summary = write_reports(folders[0], read_result(folders[0]))
+    result = read_result(folders[0])
+    # A summary of the rows as they are would make changed rows the result of the run.
+    if (file := folders[0] / SUMMARY_FILE).exists() and not _is_of_rows(folders[0], summary_of(result)):
+        _say(
+            f"{file} is of other rows, and nothing was written; move it away for the reports of the rows that are there"
+        )
+        return status_of(Verdict.DIFFERS)
+    summary = write_reports(folders[0], result)
     lines = [verdict_text(summary), *(model_text(name, model) for name, model in summary["models"].items())]
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     return status_of(verdict_in(summary), allow_unseen=options.allow_unseen)

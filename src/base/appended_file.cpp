@@ -64,6 +64,13 @@ struct AppendedFile::Writer : FlushedAtExit {
     return 0;
   }
 
+  // With the folder it was in, maybe. Only the kernel still has such a file: what is written to it, nobody can read. A
+  // file system in user space may count no links of files that are there.
+  bool is_removed() const {
+    struct stat status = {};
+    return ::fstat(descriptor, &status) == 0 && status.st_nlink == 0 && ::access(path.c_str(), F_OK) != 0;
+  }
+
   void run() {
     pthread_setname_np(pthread_self(), "op_file");
     std::unique_lock<std::mutex> lock(mutex);
@@ -78,11 +85,13 @@ struct AppendedFile::Writer : FlushedAtExit {
       // What follows bytes that were cut off could not be read.
       const bool is_cut = error != 0 && (::ftruncate(descriptor, static_cast<off_t>(end)) != 0 ||
                                          ::lseek(descriptor, static_cast<off_t>(end), SEEK_SET) < 0);
+      const bool is_lost = error == 0 && is_removed();
       lock.lock();
       disk.moved();
       if (error == 0) {
         waiting -= bytes.size();
         taken += bytes.size();
+        if (is_lost) problem = path + ": was removed while it was written: what it had is lost";
       } else {
         queue.clear();  // what was appended behind it may need it
         waiting = 0;

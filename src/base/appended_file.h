@@ -28,7 +28,7 @@ class OP_TOOLS_API AppendedFile {
   AppendedFile& operator=(const AppendedFile&) = delete;
 
   // Bytes that cannot be written as a whole are taken back, and those that wait behind them are dropped: the file ends
-  // where an append() ended. The error may be that of an earlier one.
+  // where an append() ended. The error may be that of an earlier one, and is one, too, where the file was removed.
   void append(std::string_view bytes);
   void flush();  // all that was appended is the system's
 

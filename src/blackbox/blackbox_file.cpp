@@ -12,8 +12,10 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "timing/stopwatch.h"
 
 namespace op_tools {
@@ -116,7 +118,14 @@ char* BlackBoxFile::part(PageNumber& place, size_t bytes) {
   const uint32_t page = place.load(std::memory_order_relaxed);
   if (page) return at_page(page);
   const size_t at = header_->bytes.load(std::memory_order_relaxed);
-  if (!has_room(descriptor_, at, bytes)) return nullptr;
+  if (!has_room(descriptor_, at, bytes)) {
+    const int problem = errno;
+    if (!std::exchange(is_full_said_, true)) {
+      log::error("OpBlackBox leaves out calls and names; the program goes on: " + path_ +
+                 ": cannot grow: " + std::strerror(problem));
+    }
+    return nullptr;
+  }
   header_->bytes.store(at + bytes, std::memory_order_release);
   place.store(static_cast<uint32_t>(at / kPage), std::memory_order_release);
   return memory_ + at;

@@ -243,9 +243,10 @@ class BlackBoxFile {
   char* memory_ = nullptr;
   Header* header_ = nullptr;
 
-  std::mutex mutex_;  // guards the file's growth and the strings' index
+  std::mutex mutex_;  // guards the file's growth and the next
   std::unordered_map<std::string, StringId> ids_;
   std::unordered_map<uint64_t, InputsId> described_;  // by key
+  bool is_full_said_ = false;
 };
 
 // The work of every call.

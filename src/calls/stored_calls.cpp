@@ -217,6 +217,7 @@ class Finder {
   // Everything at and below a folder. `top` may be a link; those below are not followed, and are problems if calls
   // could lie behind them that the listing lacks.
   void add_folders(const std::string& top) {
+    top_ = top;
     std::vector<std::string> waiting{top};
     while (!waiting.empty()) {
       const std::string folder = std::move(waiting.back());
@@ -235,7 +236,15 @@ class Finder {
 
   FoundCalls take() {
     for (const auto& call : listing_.calls) count(call->path());
-    for (const std::string& folder : account_folders_) judge_by_account(folder, calls_here_[folder], listing_);
+    RanksOfLaunches ranks;
+    for (const std::string& folder : account_folders_) {
+      const int64_t launched = judge_by_account(folder, calls_here_[folder], listing_);
+      if (launched > 0) ranks.add(folder, launched);
+    }
+    for (const auto& [run, calls] : calls_here_) {
+      if (!calls.empty()) ranks.add(run);
+    }
+    if (!top_.empty()) ranks.name_missing(top_, listing_.problems);
     const auto before = [](const auto& a, const auto& b) {
       return std::forward_as_tuple(capture_id(a->path()), a->path()) <
              std::forward_as_tuple(capture_id(b->path()), b->path());
@@ -346,6 +355,7 @@ class Finder {
   using Place = std::pair<dev_t, ino_t>;
 
   FoundCalls listing_;
+  std::string top_;  // the folder that was asked for; empty: a container
   std::set<Place> seen_;
   std::vector<std::pair<std::string, Place>> linked_folders_;
   std::vector<std::string> account_folders_;

@@ -64,6 +64,9 @@ ReadAccount account_from(const Value& file) {
   if (const Value* tool = find_key(file, "tool"); tool && tool->get_if<std::string>()) {
     read.facts.tool = *tool->get_if<std::string>();
   }
+  if (const Value* ranks = find_key(file, "ranks"); ranks && ranks->get_if<int64_t>()) {
+    read.facts.ranks = *ranks->get_if<int64_t>();
+  }
   if (const Value* rows = find_key(file, "rows")) read.facts.rows = rows_from(*rows);
   return read;
 }

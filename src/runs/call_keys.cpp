@@ -182,11 +182,17 @@ std::vector<bool> unwritten_values(const Recording& run) {
   return unwritten;
 }
 
-bool only_moves(const Recording& run, const RecordedCall& call) {
+bool is_moved_copy(const Recording& run, const RecordedCall& call) {
   if (call.inputs != 1 || call.outputs != 1 || call.error != 0) return false;
   const RecordedValue &in = run.values[run.inputs(call)[0].value], &out = run.values[run.outputs(call)[0].value];
-  if (in.dtype != out.dtype || in.hash != out.hash || run.list(in.shape) != run.list(out.shape)) return false;
-  return (in.hash != 0 || in.device != out.device) && has_trait(base_name(run.string(call.op)), OpTrait::kMoves);
+  return in.dtype == out.dtype && run.list(in.shape) == run.list(out.shape) &&
+         has_trait(base_name(run.string(call.op)), OpTrait::kMoves);
+}
+
+bool only_moves(const Recording& run, const RecordedCall& call) {
+  if (!is_moved_copy(run, call)) return false;
+  const RecordedValue &in = run.values[run.inputs(call)[0].value], &out = run.values[run.outputs(call)[0].value];
+  return in.hash == out.hash && (in.hash != 0 || in.device != out.device);
 }
 
 std::vector<uint32_t> moved_from(const Recording& run) {

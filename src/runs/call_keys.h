@@ -35,6 +35,8 @@ OP_TOOLS_API std::vector<bool> unwritten_values(const Recording& run);
 // own (`.cpu()`, `.to(device)`); else itself. Such a copy computes nothing; a result that has other elements is no
 // copy.
 OP_TOOLS_API std::vector<uint32_t> moved_from(const Recording& run);
+// The call asks for such a copy: of a single tensor, in its shape and dtype. Its elements may be others.
+OP_TOOLS_API bool is_moved_copy(const Recording& run, const RecordedCall& call);
 // The call makes nothing but such copies.
 OP_TOOLS_API bool only_moves(const Recording& run, const RecordedCall& call);
 

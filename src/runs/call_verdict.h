@@ -21,7 +21,8 @@ enum class CallVerdict : uint8_t {
 };
 OP_TOOLS_API std::string_view to_string(CallVerdict verdict);  // "born here"
 
-// In what way the results (of kOnlyA, kOnlyB: results of other calls made of them) differ.
+// In what way the results differ: of kOnlyA, kOnlyB the results of other calls made of them, or those of a copy and its
+// source.
 enum class Finding : uint8_t {
   kNone,
   kError,  // either call raised

@@ -20,6 +20,12 @@ constexpr double kUnseenGrowth = 64;
 
 }  // namespace
 
+Finding finding_of(const ValueDifference& difference) {
+  return difference.kind == Kind::kShape       ? Finding::kShape
+         : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
+                                               : Finding::kNumbers;
+}
+
 ComparedSoFar::ComparedSoFar(const Recording& a, const Recording& b)
     : made_a(a.values.size(), kNoRow), made_b(b.values.size(), kNoRow), usual(a.values.size(), 0), modules(a) {
   divergence.row_of_a.assign(a.calls.size(), kNoRow);
@@ -118,9 +124,7 @@ uint32_t InputComparison::origin_of(uint32_t value_a, uint32_t value_b, double r
 void InputComparison::name_group(uint32_t number, uint32_t value_a, uint32_t value_b,
                                  const ValueDifference& difference) {
   ComparedCalls& row = so_far_->divergence.rows[number];
-  row.finding = difference.kind == Kind::kShape       ? Finding::kShape
-                : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
-                                                      : Finding::kNumbers;
+  row.finding = finding_of(difference);
   row.verdict = CallVerdict::kBorn;
   row.output_difference = difference.relative;
   row.limit = kSameResult;

@@ -21,6 +21,9 @@
 
 namespace op_tools {
 
+// In what way two values differ.
+Finding finding_of(const ValueDifference& difference);
+
 // The inputs of a pair, as far as they decide about the verdict.
 struct ComparedInputs {
   CallInputs facts;
@@ -67,6 +70,9 @@ class InputComparison {
   const std::vector<uint32_t>& sources_a() const { return sources_a_; }
   // The value shows memory that was never written.
   bool is_unwritten(uint32_t value_a, uint32_t value_b) const { return unwritten_a_[value_a] || unwritten_b_[value_b]; }
+  bool is_unwritten_in(const Recording& run, uint32_t value) const {
+    return (&run == &a_ ? unwritten_a_ : unwritten_b_)[value];
+  }
 
  private:
   void look_at_input(uint32_t value_a, uint32_t value_b, int64_t item, ComparedInputs* inputs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "compare/metrics/tolerance.h"
 #include "runs/call_keys.h"
@@ -29,6 +30,16 @@ double weight_of(double own, c10::ScalarType dtype) {
 // A value that is read again may be farther apart than where it was judged: a gradient was added to it.
 constexpr double kReadAgain = 4;
 
+// A copy to the host that the program does not wait for: the recorder may have read it before its elements were there.
+bool may_still_arrive(const Recording& run, const RecordedCall& call) {
+  const std::string_view scalars = run.string(call.scalars);
+  const bool is_to_host = run.strings[run.values[run.outputs(call)[0].value].device] == "cpu";
+  // By name; by position it is the first flag of `to`.
+  const bool waits = scalars.find("non_blocking\":true") == std::string_view::npos &&
+                     scalars.find("]\":true") == std::string_view::npos;
+  return is_to_host && !waits;
+}
+
 class Finder {
  public:
   Finder(const Recording& a, const Recording& b, const Alignment& alignment, const Noise* noise)
@@ -50,6 +61,7 @@ class Finder {
   void only_b(uint32_t call);
   void one_sided(const Recording& run, uint32_t call, CallVerdict verdict, std::vector<uint32_t>* outputs,
                  uint32_t ComparedCalls::*place);
+  void look_at_copy(const Recording& run, const RecordedCall& call, ComparedCalls* row);
   void compare(const Compared& calls);
   bool reads_changed_memory(uint32_t move_a, uint32_t move_b);
 
@@ -148,11 +160,28 @@ void Finder::one_sided(const Recording& run, uint32_t number, CallVerdict verdic
     if (row.via == kNoRow) row.via = (*outputs)[use.value];
   }
   if (row.via != kNoRow) row.source = so_far_.divergence.rows[row.via].source;
+  if (row.source == kNoRow) look_at_copy(run, call, &row);
   const auto self = static_cast<uint32_t>(so_far_.divergence.rows.size());
   for (const RecordedUse& use : run.outputs(call)) {
-    (*outputs)[use.value] = row.via == kNoRow ? kNoRow : self;
+    (*outputs)[use.value] = row.via == kNoRow && row.source == kNoRow ? kNoRow : self;
   }
   so_far_.divergence.rows.push_back(row);
+}
+
+// A copy in another place that has other elements than its tensor is wrong by itself: the other run's is no call of a
+// row, and a program that reads it as numbers of its language shows it in no other call.
+void Finder::look_at_copy(const Recording& run, const RecordedCall& call, ComparedCalls* row) {
+  if (!is_moved_copy(run, call) || may_still_arrive(run, call)) return;
+  const uint32_t in = run.inputs(call)[0].value, out = run.outputs(call)[0].value;
+  if (inputs_.is_unwritten_in(run, in) || inputs_.is_unwritten_in(run, out)) return;
+  const ValueDifference difference = difference_of(run, in, run, out);
+  if (difference.relative == 0) return;
+  const auto self = static_cast<uint32_t>(so_far_.divergence.rows.size());
+  row->finding = finding_of(difference);
+  row->output_difference = difference.relative;
+  row->source = row->seen_in = self;
+  (&run == &a_ ? row->value_a : row->value_b) = out;
+  so_far_.note_birth(self, self);
 }
 
 // The row has a finding where it differs by more than the inputs explain.
@@ -183,9 +212,7 @@ void Finder::look_at_output(uint32_t value_a, uint32_t value_b, const Limits& li
     if (!carried && std::isfinite(explained)) so_far_.explained = std::max(so_far_.explained, explained);
     return;
   }
-  const Finding finding = difference.kind == Kind::kShape       ? Finding::kShape
-                          : difference.kind == Kind::kNonfinite ? Finding::kNonfinite
-                                                                : Finding::kNumbers;
+  const Finding finding = finding_of(difference);
   row->finding = row->finding == Finding::kNone ? finding : std::min(row->finding, finding);
 }
 

@@ -1,6 +1,7 @@
 #include "runs/end_results.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
@@ -109,6 +110,73 @@ EndResults end_results(const Recording& run) {
   return results;
 }
 
+// Memory that calls without gradients write in a step.
+struct WrittenMemory {
+  uint32_t before = kNoCall;  // its value before the step
+  SeenValue last;
+  bool is_parameter = false;  // calls before a backward pass read it, with gradients
+};
+
+// By step. The program's models may have no name for it: a call of the recording made it, or it is of no module.
+std::map<int64_t, std::vector<WrittenMemory>> written_memory(const Recording& run) {
+  std::map<int64_t, std::vector<WrittenMemory>> written;
+  std::map<std::pair<int64_t, uint32_t>, size_t> known;  // by step and last value
+  std::vector<bool> is_parameter(run.values.size(), false);
+  std::vector<uint32_t> read;  // since the last backward pass
+  for (uint32_t i = 0; i < run.calls.size(); ++i) {
+    const RecordedCall& call = run.calls[i];
+    const auto inputs = run.inputs(call), outputs = run.outputs(call);
+    if (call.phase == Phase::kBackward) {
+      for (const uint32_t value : read) is_parameter[value] = true;
+      read.clear();
+      continue;
+    }
+    if (call.grad_enabled) {
+      for (const RecordedUse& use : inputs) {
+        // A call that gives the same value computes nothing of it: a new parameter is a `detach` of its memory.
+        const auto is_it = [&](const RecordedUse& output) { return output.value == use.value; };
+        if (is_floating(run, use.value) && std::none_of(outputs.begin(), outputs.end(), is_it)) {
+          read.push_back(use.value);
+        }
+      }
+      continue;
+    }
+    for (const RecordedUse& use : outputs) {
+      const std::string_view place = run.string(use.place);
+      if (!place.starts_with(kWrittenPlace)) continue;
+      const auto before = std::find_if(inputs.begin(), inputs.end(), [&](const RecordedUse& input) {
+        return run.string(input.place) == place.substr(kWrittenPlace.size());
+      });
+      if (before == inputs.end() || before->value == use.value) continue;
+      is_parameter[use.value] = is_parameter[use.value] || is_parameter[before->value];
+      std::vector<WrittenMemory>& of_step = written[call.step];
+      const auto [entry, is_new] = known.try_emplace({call.step, before->value}, of_step.size());
+      const size_t number = entry->second;
+      if (is_new) of_step.push_back({before->value, {}, is_parameter[before->value]});
+      of_step[number].last = {use.value, i};
+      known.insert_or_assign({call.step, use.value}, number);
+    }
+  }
+  return written;
+}
+
+// All operators that the program ran are in the recording, and those that write say so: it is no dump of another tool,
+// which says nothing of writes, nor one of modules alone.
+bool shows_writes(const Recording& run) {
+  const Value* const format = find_key(run.header, "format");
+  const Value* const modules_only = find_key(run.header, "modules_only");
+  if (!format || !format->is<int64_t>() || !modules_only || modules_only->get_if<bool>() == nullptr ||
+      *modules_only->get_if<bool>())
+    return false;
+  const Value* const account = find_key(run.header, kAccount);
+  if (!account) return true;
+  return std::ranges::none_of(std::array{"threads", "native_calls", "graphs", "compiled"}, [&](const char* unseen) {
+    const Value* const count = find_key(*account, unseen);
+    const auto* const number = count ? count->get_if<int64_t>() : nullptr;
+    return number && *number > 0;
+  });
+}
+
 // Strings of arguments, alike but for numbers that differ by rounding.
 bool same_scalars(std::string_view a, std::string_view b) {
   const std::string text_a(a), text_b(b);  // ended by a zero byte, for strtod
@@ -183,7 +251,7 @@ class ResultComparison {
       } else if (of_b_.largest_gradient.contains(key.first) && !renamed.contains(key.first) &&
                  rms_of(a_, a_.values[seen.value]) > small_ * of_a_.largest_gradient.at(key.first) &&
                  !is_made(a_, seen, b_, of_b_, key.first, 1, limit_at(seen.call))) {
-        add({seen.value, kNoCall, seen.call, kNoCall, 1, limit_});
+        add_missing(a_, seen);
       }
     }
     for (const Step& step : steps_) {
@@ -192,6 +260,7 @@ class ResultComparison {
       add({read.value_a, read.value_b, reader_of(read.value_a, step), kNoCall, read.difference, limit_of(step)});
     }
     look_at_parameters();
+    if (shows_writes(a_) && shows_writes(b_)) look_at_missing_parameters();
     return first_;
   }
 
@@ -314,11 +383,82 @@ class ResultComparison {
     // As many on both sides: the roots have other names, and calls were compared in their order.
     for (const auto& [step, seen] : left_a) {
       if (!steps_b.contains(step) || left_b[step].size() == seen.size()) continue;
-      add({seen[0].value, kNoCall, seen[0].call, kNoCall, 1, limit_});
+      add_missing(a_, seen[0]);
     }
     for (const auto& [step, seen] : left_b) {
       if (!steps_a.contains(step) || seen.empty() || left_a[step].size() == seen.size()) continue;
-      add({kNoCall, seen[0].value, kNoCall, seen[0].call, 1, limit_});
+      add_missing(b_, seen[0]);
+    }
+  }
+
+  // Parameters that a run writes in a step and the other does not, whether they have names or not.
+  void look_at_missing_parameters() {
+    const auto of_a = written_memory(a_), of_b = written_memory(b_);
+    for (const auto& [step, written] : of_a) look_at_missing(step, written, a_, of_b, b_);
+    for (const auto& [step, written] : of_b) look_at_missing(step, written, b_, of_a, a_);
+  }
+
+  // First those that pairs of calls write, then those of the same shape: runs may write them in other calls.
+  void look_at_missing(int64_t step, const std::vector<WrittenMemory>& written, const Recording& run,
+                       const std::map<int64_t, std::vector<WrittenMemory>>& others, const Recording& other) {
+    if (!other.complete && !other.calls.empty() && other.calls.back().step <= step) return;  // it ends in this step
+    using Place = std::pair<uint32_t, std::vector<int64_t>>;                                 // row, shape
+    const auto place_of = [&](const Recording& of_run, const WrittenMemory& memory) -> Place {
+      const std::vector<uint32_t>& rows = &of_run == &a_ ? judged_.row_of_a : judged_.row_of_b;
+      return {rows[memory.last.call], of_run.list(of_run.values[memory.last.value].shape).vec()};
+    };
+    std::map<Place, size_t> parameters;  // of the other run
+    std::vector<uint32_t> further;       // values that it writes to other memory
+    if (const auto entry = others.find(step); entry != others.end()) {
+      for (const WrittenMemory& memory : entry->second) {
+        if (memory.is_parameter) {
+          ++parameters[place_of(other, memory)];
+        } else {
+          further.push_back(memory.last.value);
+        }
+      }
+    }
+    std::vector<std::pair<const WrittenMemory*, Place>> left;
+    for (const WrittenMemory& memory : written) {
+      if (!memory.is_parameter) continue;
+      Place place = place_of(run, memory);
+      if (size_t& in_row = parameters[place]; in_row > 0) {
+        --in_row;
+      } else {
+        left.emplace_back(&memory, std::move(place));
+      }
+    }
+    std::map<std::vector<int64_t>, size_t> of_shape;
+    for (const auto& [place, count] : parameters) of_shape[place.second] += count;
+    for (const auto& [memory, place] : left) {
+      const bool is_changed = difference_of(run, memory->before, run, memory->last.value).relative > 0;
+      if (!is_changed || place.first == kNoRow) continue;
+      if (size_t& elsewhere = of_shape[place.second]; elsewhere > 0) {
+        --elsewhere;
+      } else if (!is_written(run, memory->last, other, &further)) {
+        add_missing(run, memory->last);
+      }
+    }
+  }
+
+  // The other run writes this value, too. Takes it out of `values`.
+  bool is_written(const Recording& run, const SeenValue& seen, const Recording& other,
+                  std::vector<uint32_t>* values) const {
+    const double limit = limit_at(&run == &a_ ? seen.call : row_call_of_b(seen.call));
+    const auto same = std::find_if(values->begin(), values->end(), [&](uint32_t value) {
+      return is_within(difference_of(run, seen.value, other, value), 1, limit);
+    });
+    if (same == values->end()) return false;
+    values->erase(same);
+    return true;
+  }
+
+  // The other run has no such result.
+  void add_missing(const Recording& run, const SeenValue& seen) {
+    if (&run == &a_) {
+      add({seen.value, kNoCall, seen.call, kNoCall, 1, limit_});
+    } else {
+      add({kNoCall, seen.value, kNoCall, seen.call, 1, limit_});
     }
   }
 

@@ -43,11 +43,17 @@ std::map<std::string, size_t> RunComparison::counts() const {
   return counts;
 }
 
-std::vector<uint32_t> RunComparison::worst(std::string_view verdict) const {
+template <class Asked>
+std::vector<uint32_t> RunComparison::rows_with(const Asked& asked) const {
   std::vector<uint32_t> rows;
   for (uint32_t i = 0; i < divergence_.rows.size(); ++i) {
-    if (to_string(divergence_.rows[i].verdict) == verdict) rows.push_back(i);
+    if (asked(divergence_.rows[i])) rows.push_back(i);
   }
+  return rows;
+}
+
+std::vector<uint32_t> RunComparison::worst(std::string_view verdict) const {
+  std::vector<uint32_t> rows = rows_with([&](const ComparedCalls& row) { return to_string(row.verdict) == verdict; });
   std::stable_sort(rows.begin(), rows.end(), [&](uint32_t row, uint32_t other) {
     return divergence_.rows[row].share() > divergence_.rows[other].share();
   });
@@ -68,11 +74,11 @@ std::vector<uint32_t> RunComparison::chain(uint32_t source) const {
 }
 
 std::vector<uint32_t> RunComparison::births() const {
-  std::vector<uint32_t> rows;
-  for (uint32_t i = 0; i < divergence_.rows.size(); ++i) {
-    if (divergence_.rows[i].is_birth()) rows.push_back(i);
-  }
-  return rows;
+  return rows_with([](const ComparedCalls& row) { return row.is_birth(); });
+}
+
+std::vector<uint32_t> RunComparison::other_dtypes() const {
+  return rows_with([](const ComparedCalls& row) { return row.other_dtype; });
 }
 
 }  // namespace op_tools

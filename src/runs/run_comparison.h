@@ -40,8 +40,12 @@ class OP_TOOLS_API RunComparison {
   // The longest way that a difference took from the row in which it was born.
   std::vector<uint32_t> chain(uint32_t source) const;
   std::vector<uint32_t> births() const;
+  std::vector<uint32_t> other_dtypes() const;  // rows that have a result of another dtype in B
 
  private:
+  template <class Asked>
+  std::vector<uint32_t> rows_with(const Asked& asked) const;
+
   const SharedRecording a_, b_;
   const bool has_noise_;
   Alignment alignment_;

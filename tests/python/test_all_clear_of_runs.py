@@ -619,3 +619,125 @@ def test_another_dtype_is_said(level, tmp_path):
         recorded(tmp_path / "b", level, lambda: [x.exp() for _ in range(3)])
     table = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").table()
     assert "3 of them have results of another dtype in B, the first: " in table
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_another_dtype_is_said_of_ranks_that_agree(level, tmp_path, monkeypatch):
+    x = torch.arange(4.0).to("sim")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        recorded(tmp_path / "a", level, lambda: x.exp())
+        wrong = kernel("exp", lambda y: y.cpu().exp().bfloat16().to("sim")) if rank else contextlib.nullcontext()
+        with wrong:
+            recorded(tmp_path / "b", level, lambda: x.exp())
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 0
+    assert "ranks 1, 2: 1 of them have results of another dtype in B, the first: " in comparison.table()
+    assert [rank.other_dtypes for rank in comparison.ranks] == [0, 1, 1]
+    assert [row.other for row in comparison.rows if row.other] == [["dtype"], ["dtype"]]
+    *_, summary = comparison.records()
+    assert (summary["kind"], summary["other_dtypes"]) == ("summary", 2)
+
+
+def recorded_step(folder, level, form, *, built_inside, without=None, steps=2):
+    """Training on the device; in its last step the parameters of the module number `without` get no gradient."""
+    torch.manual_seed(0)
+
+    def built():
+        net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1)).to("sim")
+        return net, torch.optim.SGD(net.parameters(), lr=0.1, foreach=form == "foreach")
+
+    model = None if built_inside else built()
+    with op_tools.OpRecord(output_dir=folder, level=level) as record:
+        net, method = model or built()
+        for step in range(steps):
+            method.zero_grad()
+            net(torch.ones(4, 6, device="sim")).square().mean().backward()
+            if without is not None and step == steps - 1:
+                for parameter in net[without].parameters():
+                    parameter.grad = None
+            method.step()
+            record.step()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("form", ["single", "foreach"])
+@pytest.mark.parametrize("built_inside", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_parameters_that_one_run_leaves_in_the_last_step_are_named(steps, built_inside, form, level, tmp_path):
+    """Also where models have no names for them: calls of the recording made their memory."""
+    for name, without in (("a", None), ("again", None), ("b", 1)):
+        recorded_step(tmp_path / name, level, form, built_inside=built_inside, without=without, steps=steps)
+    again = op_tools.compare_runs(tmp_path / "a", tmp_path / "again")
+    assert again.exit_status == 0, again.table()
+    for runs in ("ab", "ba"):
+        comparison = op_tools.compare_runs(*(tmp_path / name for name in runs))
+        assert comparison.exit_status == 1, comparison.table()
+        assert comparison.ranks[0].first.step == steps - 1 and "add" in comparison.ranks[0].first.op
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_that_leaves_all_parameters_is_named(level, tmp_path):
+    for name, rate in (("a", 0.1), ("b", None)):
+        torch.manual_seed(0)
+        with op_tools.OpRecord(output_dir=tmp_path / name, level=level):
+            net = nn.Linear(6, 1).to("sim")
+            net(torch.ones(4, 6, device="sim")).square().mean().backward()
+            if rate:
+                torch.optim.SGD(net.parameters(), lr=rate).step()
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 1, comparison.table()
+    first = comparison.ranks[0].first
+    assert first.verdict == "differs, cause not found" and first.finding == "another loss, gradient or parameter"
+
+
+READERS = {
+    "numpy": lambda y: y.cpu().numpy().sum(),
+    "tolist": lambda y: y.tolist(),
+    "print": lambda y: str(y.cpu()),
+    "nothing": lambda y: y.cpu(),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("reader", list(READERS))
+def test_a_copy_to_the_host_with_other_elements_is_named_whatever_reads_it(reader, level, tmp_path):
+    x = torch.linspace(-1, 1, 24).reshape(4, 6).to("sim")
+    for name in ("a", "again", "b"):
+        wrong = sim.fault("scale", ops="_copy_from|_to_copy", scale=2) if name == "b" else contextlib.nullcontext()
+        with op_tools.OpRecord(output_dir=tmp_path / name, level=level):
+            y = x.relu()
+            with wrong:
+                READERS[reader](y)
+    assert op_tools.compare_runs(tmp_path / "a", tmp_path / "again").exit_status == 0
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.exit_status == 1, comparison.table()
+    first = comparison.ranks[0].first
+    if reader in ("numpy", "nothing"):  # the others are calls that give the numbers
+        assert (first.verdict, first.finding) == ("only in B", "other numbers") and first.output_difference > 0.1
+    mirrored = op_tools.compare_runs(tmp_path / "b", tmp_path / "a").ranks[0].first
+    assert mirrored is not None and mirrored.op == first.op
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_copy_to_the_device_with_other_elements_is_named_though_nothing_reads_it(level, tmp_path):
+    for name in ("a", "b"):
+        wrong = sim.fault("scale", ops="_copy_from|_to_copy", scale=2) if name == "b" else contextlib.nullcontext()
+        with op_tools.OpRecord(output_dir=tmp_path / name, level=level), wrong:
+            torch.full((3,), 4.0).to("sim")
+    first = op_tools.compare_runs(tmp_path / "a", tmp_path / "b").ranks[0].first
+    assert first is not None and (first.verdict, first.finding) == ("only in B", "other numbers")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_copy_of_memory_that_was_never_written_is_no_difference(level, tmp_path):
+    for number, name in enumerate("ab"):
+        torch.full((1 << 10,), float(number))  # freed: the next tensor may have its bytes
+        with op_tools.OpRecord(output_dir=tmp_path / name, level=level):
+            whole = torch.empty(1 << 10)
+            whole.to("sim").cpu().numpy()
+            whole[:10] = 1.0
+            whole.to("sim")
+            torch.ones(3, device="sim").relu()
+    comparison = op_tools.compare_runs(tmp_path / "a", tmp_path / "b")
+    assert comparison.agrees, comparison.table()

@@ -609,8 +609,27 @@ def test_every_reader_notices_rows_that_are_lost(rest):
     verdict, why = verdict_of_page("result")
     assert verdict == "not judged" and "have no row" in why and "summary.json does not follow" in why
     assert ("damaged" in why) == (rest in ("half a line", "zeros", "no UTF-8"))
-    assert conformance("verify", "result") == 1
+    assert conformance("report", "result") == conformance("verify", "result") == 1
+    Path("result/summary.json").unlink()
     assert conformance("report", "result") == 2 and conformance("verify", "result") == 2
+
+
+def test_a_report_makes_no_summary_of_rows_that_another_summary_is_beside(capsys):
+    folder = result_of_rows("result")
+    told = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert conformance("report", folder) == 0  # again, of the same rows
+    rows = folder / "rows.jsonl"
+    rows.write_text(rows.read_text().replace('"agrees"', '"differs"', 1))
+    changed = rows.read_bytes()
+    capsys.readouterr()
+    assert conformance("report", folder) == conformance("verify", folder) == 1
+    said = capsys.readouterr()
+    assert 'statuses: {"agrees": 3} in summary.json' in said.out and "result/summary.json is of other rows" in said.err
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {**told, "rows.jsonl": changed}
+    (folder / "summary.json").write_text("{")
+    assert conformance("report", folder) == 2 and "summary.json" in capsys.readouterr().err
+    (folder / "summary.json").unlink()
+    assert conformance("report", folder) == 1 and (folder / "summary.json").exists()
 
 
 def test_the_page_is_made_of_the_rows_and_not_of_the_summary_beside_them():
@@ -651,6 +670,7 @@ def test_a_result_of_a_version_that_wrote_no_ids_is_read(capsys):
     more = result_of_rows("more", row_of(MM), row_of(ADD), row_of(OUT), row_of(RANDOM), ids=None)
     assert conformance("report", more) == 2 and "1 of the 4 that have rows" in capsys.readouterr().out
     (folder / "run.json").write_text(json.dumps({**FACTS, "cases": 4}))
+    (folder / "summary.json").unlink()
     assert conformance("report", folder) == 2
 
 

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from conftest import launched
 
 LAYOUTS = ["folders", "container"]
 
@@ -252,3 +253,72 @@ def test_results_are_in_the_folder_in_which_a_program_began(tool, where, python,
     assert list(begun.rglob(WRITERS_OF_RUNS[tool]))
     assert tool in ("OpRecord", "OpBlackBox") or list(begun.rglob("coverage.json"))
     assert not list((tmp_path / "work").rglob("*.*"))
+
+
+REMOVED = """
+import shutil, torch, op_tools
+
+def step():
+    torch.manual_seed(0)
+    x = torch.randn(8, 8, requires_grad=True)
+    torch.nn.functional.linear(x, x).tanh().sum().backward()
+    return x.grad
+
+expected = step()
+with op_tools.TOOL(level=LEVEL, output_dir="out") as tool:
+    for number in range(4):
+        result = step()
+        tool.step()
+        if number == 1:
+            tool.flush()
+            shutil.rmtree("out")
+assert torch.equal(result, expected)
+"""
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("tool", ["OpRecord", "OpObserve"])
+def test_a_file_that_is_removed_while_it_is_written_is_an_error(tool, level, python):
+    done = python(REMOVED.replace("TOOL", tool).replace("LEVEL", repr(level)))
+    errors = [line for line in done.stderr.splitlines() if "op_tools error" in line]
+    assert len(errors) == 1, done.stderr
+    assert tool in errors[0] and "/out/" in errors[0] and "removed while it was written" in errors[0]
+    assert "calls in" not in done.stderr or tool != "OpRecord"  # no summary of a file that is gone
+
+
+def test_a_comparison_whose_own_recording_is_removed_says_so(python):
+    text = """
+import pathlib, torch, op_tools
+
+def train(tool, trouble):
+    net = torch.nn.Linear(3, 3)
+    method = torch.optim.SGD(net.parameters(), lr=0.1)
+    with tool:
+        for number in range(4):
+            net(torch.ones(2, 3)).sum().backward()
+            method.step()
+            if trouble and number == 1:
+                [file.unlink() for file in pathlib.Path("op_against_result").glob("*.oprec")]
+
+train(op_tools.OpRecord(output_dir="a"), False)
+train(op_tools.OpAgainst("a"), True)
+"""
+    done = python(text)
+    (error,) = [line for line in done.stderr.splitlines() if "op_tools error: OpRecord" in line]
+    assert "op_against_result" in error and "removed while it was written" in error
+
+
+@pytest.mark.parametrize("kilobytes", [40, 200])
+@pytest.mark.parametrize("level", ["torch", "aten"])
+def test_a_black_box_that_finds_no_room_says_so(level, kilobytes, small_disk, tmp_path):
+    small_disk.joinpath("all but that").write_bytes(bytes((596 - kilobytes) << 10))
+    program = tmp_path / "program.py"
+    program.write_text("import torch\nfor _ in range(9):\n    torch.ones(3).relu()\nprint('done')\n")
+    options = ["--blackbox", "--level", level, "--output-dir", str(small_disk), "--fail-on-wrong"]
+    done = launched("-m", "op_tools", "run", *options, program, check=False)
+    assert done.stdout == "done\n" and done.returncode == 2, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if "op_tools error" in line]
+    assert "OpBlackBox" in error and str(small_disk) in error and "No space left on device" in error
+    assert "NOT JUDGED" in done.stderr and "no room" in done.stderr
+    allowed = launched("-m", "op_tools", "run", *options, "--allow-unseen", program, check=False)
+    assert allowed.returncode == 0

@@ -16,6 +16,7 @@ from models import MODELS, TROUBLE_OF_LSTM_UNDER_AUTOCAST, digits, train
 
 import op_tools
 import op_tools.sim_device
+from op_tools.__main__ import main
 
 MODULE = ["-m", "op_tools.run_op_from_data"]
 LEVELS = ["torch", "aten"]
@@ -646,6 +647,50 @@ def test_calls_that_are_missing_are_not_judged(python, whole, replay, module):
     assert replay(whole, "--acc_check", "--allow-unseen", python=python).status == 0
     if python is None and (whole / "calls.zip").exists():
         assert said in replay(whole / "calls.zip", "--acc_check").out
+
+
+def of_rank(whole, rank, **account):
+    """The captured run as that of another rank of its launch."""
+    run = shutil.copytree(whole, whole.parents[1] / str(rank) / whole.name)
+    told = json.loads((run / "coverage.json").read_text())
+    (run / "coverage.json").write_text(json.dumps({**told, **account}))
+    return run
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("others", "account", "said"),
+    [
+        ((), {"ranks": 2}, "rank 1: no results here, of 2 ranks"),
+        ((1,), {"ranks": 2}, None),
+        ((1, 2), {"ranks": 9}, "ranks 3 to 8: no results here, of 9 ranks"),
+        ((3, 6), {}, "ranks 1, 2, 4, 5: no results here, of 7 ranks"),  # below the largest
+    ],
+)
+def test_ranks_whose_calls_are_not_there_are_named(others, account, said, python, whole, replay, module, capsys):
+    for rank in others:
+        of_rank(whole, rank, **account)
+    told = json.loads((whole / "coverage.json").read_text())
+    (whole / "coverage.json").write_text(json.dumps({**told, **account}))
+    done = replay(whole.parents[2], "--acc_check", python=python)
+    assert done.status == (2 if said else 0) and ("no results here" in done.out) == bool(said), done.out
+    assert said is None or (len(done.json["problems"]) == 1 and f"{whole.parents[1]}: {said}" in done.out)
+    assert replay(whole.parents[2], "--acc_check", "--allow-unseen", python=python).status == 0
+    assert (
+        replay(whole.parent, "--acc_check", python=python).status == 0
+    )  # who names the folder of a rank asks for no other
+    for command in (["report", "--text"], ["show"]):
+        assert main([*command, str(whole.parents[2])]) == 0
+        told = capsys.readouterr().out
+        assert said in told if said else "no results" not in told
+
+
+def test_a_rank_whose_program_was_killed_is_no_missing_rank(whole, replay):
+    run = of_rank(whole, 1)
+    told = json.loads((whole / "coverage.json").read_text())
+    (whole / "coverage.json").write_text(json.dumps({**told, "ranks": 2}))
+    (run / "coverage.json").unlink()
+    assert "no results here" not in replay(whole.parents[2], "--acc_check").out
 
 
 def test_a_selection_of_calls_misses_none(whole, replay):
