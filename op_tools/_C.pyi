@@ -180,6 +180,7 @@ def install_host(
     count_flops: Callable[[str, bool, tuple[Any, ...], dict[str, Any]], int],
     advice: Callable[[str, str], str],
     gathers_collectives: Callable[[], bool],
+    packs_saved_tensors: Callable[[], bool],
     op_tools_command: str,
     replay_command: str,
 ) -> None: ...

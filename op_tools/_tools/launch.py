@@ -26,6 +26,7 @@ from .._base.tool_declarations import FAIL_ON
 from .._base.tool_descriptions import kind_of, kinds
 from .._base.verdict import Coverage, Verdict, status_of, worst
 from .._torch.backends import import_from_environment
+from .hard_exits import watch_hard_exits
 from .tool import Tool, stop_all
 from .tool_classes import tool_classes
 from .tool_group import Together
@@ -223,6 +224,8 @@ def start_from_environment() -> None:
         for tool in tools:
             tool.start()  # stopped at exit, as every tool that is on then
         mark_steps(tools)
+        if tools:
+            watch_hard_exits(partial(_status_of_all, tools, failing))
         if account := os.environ.get(ACCOUNT_VARIABLE):
             atexit.register(_tell_account, f"{account}.{os.getpid()}", tools)
         if failing:
@@ -320,13 +323,18 @@ def status_of_tools(tools: Iterable[Any], *, allow_unseen: bool = False, fail_on
     return status_of(worst(verdicts), allow_unseen=allow_unseen)
 
 
+def _status_of_all(tools: Sequence[Tool], failing: Sequence[str]) -> int:
+    """Of stopped tools, by all words of FAIL_ON that are asked for."""
+    allow_unseen = bool(switched(_ALLOW_UNSEEN))
+    statuses = [status_of_tools(tools, allow_unseen=allow_unseen, fail_on=word) for word in failing]
+    return min(filter(None, statuses), default=0)  # 1: something is wrong
+
+
 def _fail_if_wrong(tools: Sequence[Tool], failing: Sequence[str]) -> None:
     """At exit, where the program's own status, which comes first, is not known yet."""
     try:
         stop_all()
-        allow_unseen = bool(switched(_ALLOW_UNSEEN))
-        statuses = [status_of_tools(tools, allow_unseen=allow_unseen, fail_on=word) for word in failing]
-        status = min(filter(None, statuses), default=0)  # 1: something is wrong
+        status = _status_of_all(tools, failing)
     except Exception as error:  # Python would print it, and end with status 0
         log_warn(f"NOT JUDGED: {one_line(error)}")
         status = status_of(Verdict.NOT_JUDGED)

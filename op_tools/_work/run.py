@@ -21,6 +21,7 @@ from .._commands.run import flag_of, kinds_by_flag
 from .._runs.against import OpAgainst
 from .._runs.shadow import OpShadow
 from .._tools import launch
+from .._tools.hard_exits import watch_hard_exits
 from .._tools.tool import Hook, HookScope, Tool
 from .._tools.tool_group import Together
 from .._torch.backends import VARIABLE as IMPORT
@@ -161,6 +162,11 @@ def run_command(options: argparse.Namespace) -> int:
         os.environ["OP_TOOLS_LOG_LEVEL"] = level  # also for the processes that the program starts
         reload_log_level()
     fail_on = _fail_on(options, config, tools)
+
+    def status() -> int:
+        return launch.status_of_tools(tools, allow_unseen=options.allow_unseen, fail_on=fail_on) if fail_on else 0
+
+    forget_exits = watch_hard_exits(status)
     try:
         with launch.running(tools):
             run(options.program, options.arguments)
@@ -168,9 +174,10 @@ def run_command(options: argparse.Namespace) -> int:
         if ended.code or not fail_on:
             raise  # the program's own status
     finally:
+        forget_exits()
         if isinstance(other, OpShadow) and other.was_started:
             sys.stdout.write(visible(other.result().table()) + "\n")
-    return launch.status_of_tools(tools, allow_unseen=options.allow_unseen, fail_on=fail_on) if fail_on else 0
+    return status()
 
 
 def _fail_on(options: argparse.Namespace, config: Config, tools: Sequence[Any]) -> str:

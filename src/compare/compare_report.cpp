@@ -178,6 +178,10 @@ void CompareReport::write(const ComparedCall& call, const Check& check, const st
       RowFiles files(*csv_, *jsonl_);
       put_row(call, check, saved, files);
       files.end_row();
+      if (is_wrong) {  // a program that dies of the wrong result leaves its row
+        csv_->hand_over();
+        jsonl_->hand_over();
+      }
     } catch (const std::exception& error) {
       failed_to_write(error.what());
     }

@@ -286,8 +286,8 @@ void after_fork_in_child() {
   tl_own.forget();
   Inheritance::begin_anew();
   const bool any_went_on = !of_all.empty() || !of_thread[0].empty() || !of_thread[1].empty();
-  const bool tells = unseen_process_begins(any_went_on);
-  set_intercepting(tells || !of_all.empty() || !of_thread[index_of(Level::kAten)].empty());
+  unseen_process_begins(any_went_on);
+  set_intercepting(!of_all.empty() || !of_thread[index_of(Level::kAten)].empty());
   AllThreads::begin_anew(std::move(of_all));
   for (const Level level : {Level::kAten, Level::kTorch}) {
     if (of_thread[index_of(level)].empty()) continue;

@@ -17,7 +17,6 @@
 #include "hooks/module_path.h"
 #include "hooks/op_call.h"
 #include "hooks/op_table.h"
-#include "hooks/unseen_calls.h"
 #include "tensor/internal_guard.h"
 #include "tensor/ivalue.h"
 #include "tensor/plain_tensor.h"
@@ -147,7 +146,6 @@ void through_chain(const OperatorHandle& handle, DispatchKeySet keys, Stack* sta
   if (!chain && !detour) {
     if (!covered) {
       set_intercepting(false);  // no scope is on for this thread any more (AllThreads in current_chain.cpp)
-      unseen_process_calls();
       return pass(handle, below, stack);
     }
     c10::impl::ExcludeDispatchKeyGuard guard(kInterceptorKey);

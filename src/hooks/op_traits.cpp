@@ -346,7 +346,8 @@ constexpr OpFamily kFamilies[] = {
      "_cufft_set_plan_cache_max_size _fused_sdp_choice _nnpack_available _use_cudnn_ctc_loss "
      "_use_cudnn_rnn_flatten_weight _use_miopen_ctc_loss cudnn_is_acceptable is_vulkan_available"},
     {kReadsMetadata, "autograd's wiring",
-     "_backward _backward_hooks _grad _grad_fn _post_accumulate_grad_hooks _set_grad_enabled backward grad "
+     "_backward _backward_hooks _grad _grad_fn _post_accumulate_grad_hooks _set_grad_enabled "
+     "_set_view_replay_enabled backward grad "
      "grad_dtype grad_fn is_leaf output_nr register_hook register_post_accumulate_grad_hook requires_grad "
      "requires_grad_ retain_grad retains_grad volatile"},
     {kReadsMetadata, "numbers that stand for sizes, and conditions on them",

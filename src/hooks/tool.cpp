@@ -123,7 +123,8 @@ std::vector<std::string> unread_variables() {
     return variable.starts_with(kOurs) ? variable.substr(kOurs.size(), variable.find('_', kOurs.size()) - kOurs.size())
                                        : std::string_view();
   };
-  for (const auto& [present, value] : in_environment) {
+  for (const auto& variable_and_value : in_environment) {
+    const std::string& present = variable_and_value.first;
     const auto reads = [&](const Variable& variable) {
       return variable.name == present || (variable.per_operator && present.ends_with("_" + variable.name));
     };

@@ -135,7 +135,6 @@ namespace {
 
 thread_local bool tl_never_counts = false;
 thread_local int tl_known_forks = 0;
-std::atomic<bool> g_process_is_unseen{false};  // and has called no operator yet
 
 bool on_device(const at::RecordFunction& call) {
   for (const c10::IValue& input : call.inputs()) {
@@ -151,6 +150,17 @@ void note(const at::RecordFunction& call, uint64_t thread, uint64_t calls) {
   // Tools' own calls, and inner calls of an operator that they follow.
   if (c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) return;
   Watches::get().note(thread, calls, on_device(call));
+}
+
+// Of a forked process: its first operator.
+thread_local at::CallbackHandle tl_first_call = at::INVALID_CALLBACK_HANDLE;
+
+std::unique_ptr<at::ObserverContext> note_first_call(const at::RecordFunction& /*call*/) {
+  const at::CallbackHandle own = std::exchange(tl_first_call, at::INVALID_CALLBACK_HANDLE);
+  if (own == at::INVALID_CALLBACK_HANDLE) return nullptr;
+  at::removeCallback(own);
+  Watches::get().note_process();
+  return nullptr;
 }
 
 std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction& call);
@@ -265,19 +275,13 @@ KnownFork::~KnownFork() {
   if (tl_known_forks > 0) --tl_known_forks;
 }
 
-bool unseen_process_begins(bool any_hook_went_on) {
+void unseen_process_begins(bool any_hook_went_on) {
   const bool unseen = Watches::any() && std::exchange(tl_known_forks, 0) == 0;
   if (Watches::any()) Watches::get().forget();
-  if (unseen && any_hook_went_on) {  // its calls are followed, by some of the tools
-    Watches::get().note_process();
-    return false;
-  }
-  g_process_is_unseen.store(unseen);
-  return unseen;
-}
-
-void unseen_process_calls() noexcept {
-  if (g_process_is_unseen.exchange(false)) Watches::get().note_process();
+  if (!unseen) return;
+  if (any_hook_went_on) return Watches::get().note_process();  // its calls are followed, by some of the tools
+  // Of the thread alone: the locks of torch's global callbacks may be a parent's thread's for ever.
+  tl_first_call = at::addThreadLocalCallback(of_operators(&note_first_call));
 }
 
 }  // namespace op_tools

@@ -67,8 +67,7 @@ class OP_TOOLS_API KnownFork {
   KnownFork& operator=(const KnownFork&) = delete;
 };
 
-// In a forked child, whose tools are off. True: the caller reports its first operator by unseen_process_calls().
-bool unseen_process_begins(bool any_hook_went_on);
-void unseen_process_calls() noexcept;
+// In a forked child, in the thread that it has: where its tools are off, it counts from its first operator on.
+void unseen_process_begins(bool any_hook_went_on);
 
 }  // namespace op_tools

@@ -55,7 +55,8 @@ class OP_TOOLS_API RowFile final : public RowSink {
   void add_cells(c10::ArrayRef<Cell> cells);
   // A cell of both files of a table, CSV and JSON lines: put() of each, with the same text.
   static void put(RowFile& csv, RowFile& lines, std::string_view column, const Cell& cell);
-  void flush();  // added rows are in the file after this
+  void hand_over();  // added rows are what a process that is killed leaves, but for a slow disk
+  void flush();      // added rows are in the file after this
   // False: the file is as large as OP_TOOLS_MAX_ROWS_GB lets it be, and rows that may be left out should be. Says so
   // once.
   bool has_room();
@@ -65,7 +66,6 @@ class OP_TOOLS_API RowFile final : public RowSink {
   void next_column(std::string_view column);
   void begin_line();
   void write_line();
-  void hand_over();
 
   const std::vector<std::string> columns_;
   AppendedFile file_;

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -151,6 +152,65 @@ def test_a_program_may_reach_the_limit_of_recursion(flag, level, device, op_tool
     tooled = op_tools_command("run", flag, "--level", level, "-q", "deep.py", device)
     assert plain.stdout.split() == ["RecursionError", "WithText", "RecursionError"]
     assert (tooled.returncode, tooled.stdout) == (0, plain.stdout), tooled.stderr
+
+
+HARD_EXITS = """
+import os, sys, threading, torch
+import op_tools.sim_device as sim
+
+torch.ones(3, device="sim").exp()
+if "wrong" in sys.argv:
+    with sim.fault("scale", ops="exp", scale=2):
+        torch.ones(3, device="sim").exp()
+if "thread" in sys.argv:
+    threading.Thread(target=os._exit, args=[0]).start()
+    threading.Event().wait()
+if "exec" in sys.argv:
+    os.execv(sys.executable, [sys.executable, "-c", "print('another')"])
+os._exit(5 if "fails" in sys.argv else 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "env"])
+@pytest.mark.parametrize(
+    ("words", "status"), [([], 0), (["wrong"], 1), (["wrong", "fails"], 5), (["wrong", "thread"], 0), (["exec"], 0)]
+)
+def test_a_program_that_ends_past_atexit_has_rows_and_verdict(words, status, how, op_tools_command, tmp_path):
+    (tmp_path / "hard.py").write_text(HARD_EXITS)
+    flags = ["--autocompare", "--fail-on-wrong"]
+    if how == "run":
+        done = op_tools_command("run", *flags, "hard.py", *words)
+    else:
+        exported = dict(re.findall("^export (\\w+)=(.*)$", op_tools_command("env", *flags).stdout, re.MULTILINE))
+        variables = {name: "".join(shlex.split(value)) for name, value in exported.items()}
+        done = op_tools_command("hard.py", *words, program=(), **variables)
+    assert done.returncode == status, done.stderr
+    assert ("another" in done.stdout) == ("becomes another" in done.stderr) == ("exec" in words)
+    (rows,) = tmp_path.glob("op_autocompare_result/0/*/autocompare.jsonl")
+    assert ("differs" in rows.read_text()) == ("wrong" in words)
+    assert ("agrees" in rows.read_text()) == ("exec" not in words)
+
+
+FORKS = """
+import os, sys, torch
+torch.ones(3) + 1
+child = os.fork()
+if child == 0:
+    if "works" in sys.argv:
+        torch.ones(3).exp()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("flag", ["--autocompare", "--overflow"])
+@pytest.mark.parametrize(("words", "status"), [(["works"], 2), ([], 0)])
+def test_a_forked_process_counts_from_its_first_operator_on(words, status, flag, level, op_tools_command, tmp_path):
+    (tmp_path / "forks.py").write_text(FORKS)
+    done = op_tools_command("run", flag, "--level", level, "--fail-on-wrong", "forks.py", *words)
+    assert done.returncode == status, done.stderr
+    assert ("1 process of the program had no tool" in done.stderr) == (status == 2)
 
 
 def test_an_exception_and_a_signal_end_the_program_as_without_us(op_tools_command, tmp_path):

@@ -171,9 +171,16 @@ void add_written_beside(const TestRun& run, std::vector<Check>* checks) {
   checks->back().against = "cpu";
 }
 
-Check did_not_run_on(const std::string& device) {
+// Why nothing can be said about the run; empty: something can.
+std::string why_not_judged(const SavedCall& call, const TestRun& run, const std::string& device) {
+  if (!run.on_device) return "the call did not run on " + device;
+  // What it waits for arrived after its inputs were saved.
+  return is_collective(call.name) ? "other processes took part in it" : "";
+}
+
+Check unjudged_check(const std::string& why) {
   Check check;
-  check.judgement = not_judged(Unjudged::kNoReference, "the call did not run on " + device);
+  check.judgement = not_judged(Unjudged::kNoReference, why);
   check.against = "cpu";
   return check;
 }
@@ -181,7 +188,7 @@ Check did_not_run_on(const std::string& device) {
 }  // namespace
 
 std::vector<Check> Engine::judge(const SavedCall& call, const TestRun& run, References& references) const {
-  if (!run.on_device) return {did_not_run_on(options_.device)};
+  if (const std::string why = why_not_judged(call, run, options_.device); !why.empty()) return {unjudged_check(why)};
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   if (!options_.expected.empty()) {
     // Of a compiled graph the expectations are those of its operators, one by one, as they were for the program's.
@@ -253,7 +260,7 @@ std::vector<Check> Engine::compare_with_cpu(const SavedCall& call) {
   const SeenByHooks hidden(false);
   References references(call, gate_, operator_of(call));
   const TestRun run = run_once(call);
-  if (!run.on_device) return {did_not_run_on(options_.device)};
+  if (const std::string why = why_not_judged(call, run, options_.device); !why.empty()) return {unjudged_check(why)};
   references.set_alone(!call.rng.is<None>() || run.bound.random);
   std::vector<Check> checks =
       device_.is_cpu() ? judge_.alone(call, run, references) : judge_.against_cpu(call, run, references);
