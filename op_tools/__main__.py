@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ._base.optional_parts import MissingPartError
-from ._base.verdict import WRONG_USAGE
+from ._base.own_command import WRONG_USAGE
 from ._commands.command_line import UsageError, parser_of, visible
 
 _RUN = "run"

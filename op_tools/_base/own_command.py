@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+WRONG_USAGE = 64
+"""The exit status of a command that does not understand its options or variables: it has judged nothing."""
+
 
 def own_command() -> tuple[str, list[str]] | None:
     """The module and the arguments, if this process is a command of the package: `op-tools ...` or `python -m op_tools...`.

@@ -10,9 +10,6 @@ from .core import Coverage as Coverage
 from .core import accelerator as accelerator
 from .core import exit_status, worst_verdict
 
-WRONG_USAGE = 64
-"""The exit status of a command that does not understand its options or variables: it has judged nothing."""
-
 
 class Verdict(str, enum.Enum):
     """The answer about a run, two runs, or calls; the values are the core's words."""

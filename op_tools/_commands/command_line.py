@@ -14,8 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from .._base.error_text import printable
 from .._base.optional_parts import Group, MissingPartError, part, part_names
-from .._base.own_command import package_version
-from .._base.verdict import WRONG_USAGE
+from .._base.own_command import WRONG_USAGE, package_version
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # generic for type checkers only
 

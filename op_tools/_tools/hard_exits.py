@@ -15,8 +15,9 @@ from .tool import stop_all
 
 
 def watch_hard_exits(status_of_tools: Callable[[], int]) -> Callable[[], None]:
-    """From now on os._exit() stops the tools first, and os.exec*() says that the program goes on without them. In this thread alone:
-    another thread ends a program that hangs, and waits for nothing; a forked process has no tools to stop.
+    """From now on os._exit(0) stops the tools first, and os.exec*() says that the program goes on without them. In this thread alone:
+    another thread ends a program that hangs, and waits for nothing; a forked process has no tools to stop. Another status than 0 is a
+    death, as by a signal: OpBlackBox's file says where.
 
     Args:
         status_of_tools: the exit status by the verdicts of the tools, which are stopped; it takes the place of 0.
@@ -33,14 +34,14 @@ def watch_hard_exits(status_of_tools: Callable[[], int]) -> Callable[[], None]:
 
     @functools.wraps(os._exit)
     def exit_now(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) == here:
+        if status == 0 and (os.getpid(), threading.get_ident()) == here:
             give_back()
             try:
                 stop_all()
-                status = status or status_of_tools()
+                status = status_of_tools()
             except Exception as error:  # the program ends in any case
                 log_warn(f"NOT JUDGED: {one_line(error)}")
-                status = status or status_of(Verdict.NOT_JUDGED)
+                status = status_of(Verdict.NOT_JUDGED)
         own["_exit"](status)
 
     def saying_so(function: Callable[..., NoReturn]) -> Callable[..., NoReturn]:

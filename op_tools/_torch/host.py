@@ -10,8 +10,7 @@ from .flops import count_flops
 from .interrupts import is_from_outside
 from .module_names import path_of
 from .operator_names import advice
-from .run_facts import gathers_collectives, named_tensors, program_facts, program_start
-from .saved_tensors import packs_saved_tensors
+from .run_facts import gathers_collectives, named_tensors, packs_saved_tensors, program_facts, program_start
 
 
 def take_places() -> None:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._base.core import Error, run_op_from_data
-from .._base.verdict import WRONG_USAGE
+from .._base.own_command import WRONG_USAGE
 
 T = TypeVar("T")
 Find = Callable[[str], Callable[..., Any] | None]

@@ -137,6 +137,19 @@ def gathers_collectives() -> bool:
         return False
 
 
+def packs_saved_tensors() -> bool:
+    """Do functions pack the tensors that autograd saves on this thread (torch.autograd.graph.saved_tensors_hooks) that are not torch's
+    own? Those of checkpoints and of save_on_cpu give the same numbers back; others may give rounded numbers. True where this torch does
+    not tell."""
+    functions_of = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if functions_of is None:
+        return True
+    functions = functions_of(True)
+    return functions is not None and any(
+        not str(getattr(function, "__module__", "")).startswith("torch.") for function in functions
+    )
+
+
 def program_facts() -> dict[str, Any]:
     """For the header of a recording."""
     facts: dict[str, Any] = {"python": platform.python_version(), **program_start()}
