@@ -370,7 +370,7 @@ def tried(world: int, steps: int, folder: Path) -> list[tuple[str, Answer, list[
             "blackbox",
             ("blackbox", "b/boxes"),
             0,
-            (f"behind is rank {stopped}", f"rank {mismatched}: c10d::allreduce_ on float32[{HIDDEN // 2}]"),
+            (f"behind is rank {stopped}", f"rank {mismatched}: c10d::allreduce_ (sum) on float32[{HIDDEN // 2}]"),
         ),
         Question("show captures", ("show", "b/captures"), 0),
         Question("replay", (REPLAY, "b/captures", "--acc_check"), 1, (), ("1 differ", f"/{sick}/")),
