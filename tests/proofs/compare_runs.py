@@ -33,6 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import op_tools
 import op_tools.sim_device as sim
+from op_tools._base.core import has_trait
 
 # `strides` changes no number. `mutate_input` changes a tensor behind torch's back: a recording reads a tensor again only
 # where torch says that it was written, so it sees that fault late or never; it has a row of its own.
@@ -132,12 +133,17 @@ def optimizer_of(model: str) -> str:
 
 
 class Marks:
-    """Which calls of a recording an edit made: by their line, or the line of their forward call."""
+    """Which calls of a recording an edit made: by their line, or the line of their forward call. Copies to another place are left out:
+    they compute nothing, and are in no pair."""
 
     def __init__(self, recording: op_tools.Recording) -> None:
         calls = list(recording.calls)
         ids = {call.id for call in calls if MARK in call.line or "hardtanh" in call.op}
-        self.left = [number for number, call in enumerate(calls) if call.id not in ids and call.forward_id not in ids]
+        self.left = [
+            number
+            for number, call in enumerate(calls)
+            if call.id not in ids and call.forward_id not in ids and not has_trait(call.op, "moves")
+        ]
         self.ops = [(calls[number].op, calls[number].phase) for number in self.left]
 
 
