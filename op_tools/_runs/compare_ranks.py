@@ -259,7 +259,7 @@ class _Ranks:
 
 
 def _gives_undefined(call: RecordedCall, whole: RecordedTensor, parts: list[RecordedTensor]) -> bool:
-    """Memory that torch itself writes behind the operator (torch.tensor): its next reader shows what is in it."""
+    """Memory that torch itself writes behind the operator (torch.tensor): the next call that reads the memory has its elements."""
     return has_trait(call.op, "uninitialized_result") and not any(one.known for one in (whole, *parts))
 
 

@@ -300,7 +300,7 @@ _NO_PLACE = ("no_room", "not_written")
 
 
 def _is_mostly_lost(coverage: Any) -> bool:
-    """Fewer calls were recorded than found no place: a record that cannot say what it was asked for."""
+    """Fewer calls were recorded than found no place: such a record answers no question about the run."""
     if not isinstance(coverage, Coverage):
         return False
     return 2 * sum(coverage.lost.get(reason, 0) for reason in _NO_PLACE) > coverage.seen

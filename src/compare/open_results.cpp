@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "compare/decomposition.h"
 #include "hooks/op_traits.h"
@@ -95,9 +96,13 @@ TensorVerdict judge_set(const CallFacts& facts, TensorVerdict judgement, const a
   const auto sorted = [](const at::Tensor& tensor) { return sorted_along(tensor.reshape({-1}), 0); };
   if (!same_bits(sorted(result), sorted(reference))) return judgement;
   if (result.dim() > 1) return open;  // rows
+  return agreeing(std::move(judgement), "the same values in another order");
+}
+
+TensorVerdict agreeing(TensorVerdict judgement, const char* reason) {
   judgement.verdict = Verdict::kAgrees;
   judgement.kind.clear();
-  judgement.reason = "the same values in another order";
+  judgement.reason = reason;
   return judgement;
 }
 

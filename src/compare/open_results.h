@@ -17,6 +17,9 @@ TensorVerdict judge_set(const CallFacts& facts, TensorVerdict judgement, const a
                         const at::Tensor& reference, const std::vector<at::Tensor>& outputs,
                         const std::vector<at::Tensor>& expected);
 
+// A judgement of elements that differ where the operator leaves the difference open: they agree.
+TensorVerdict agreeing(TensorVerdict judgement, const char* reason);
+
 // Vectors whose sign (complex: phase) is ambiguous: the sizes of their elements.
 TensorVerdict judge_sizes(const at::Tensor& result, const at::Tensor& reference, JudgeContext context);
 // The same, and the product of all factors of a decomposition (`outputs`) must be the matrix.

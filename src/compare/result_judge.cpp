@@ -357,17 +357,11 @@ TensorVerdict ResultJudge::reconsidered(TensorVerdict judgement, const at::Tenso
   const bool keeps_order = stable && stable->get_if<bool>() && *stable->get_if<bool>();
   if (exact && returns_indices(base) && !keeps_order && !facts_.before.empty() &&
       name_same_elements(facts_, result, alone ? pick(reruns_.variant({RunVariant::Kind::kFloat64})) : reference)) {
-    judgement.verdict = Verdict::kAgrees;
-    judgement.kind.clear();
-    judgement.reason = "other indices, of equal elements";
-    return judgement;
+    return agreeing(std::move(judgement), "other indices, of equal elements");
   }
   if (!alone &&
       are_same_in_other_order(facts_, flatten_tensors(observed_.result), flatten_tensors(reruns_.reference().result))) {
-    judgement.verdict = Verdict::kAgrees;
-    judgement.kind.clear();
-    judgement.reason = "the same elements in another order";
-    return judgement;
+    return agreeing(std::move(judgement), "the same elements in another order");
   }
   if (exact && alone)
     return not_judged(Unjudged::kUndetermined, "integers made of rounded values: float64 decides otherwise");
